@@ -1,0 +1,53 @@
+# Every target sets up what it needs, so each works as the first command on a fresh machine.
+PYTHON ?= python3
+VENV ?= .venv
+OLDEST ?= .venv-oldest
+BIN = $(VENV)/bin
+
+.PHONY: help setup demo test test-slow test-oldest lint format bench clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.installed  ## Create .venv with every pinned dependency
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup  ## Judge decoding on the embedded pair: coloured samples, a table and a page
+	$(BIN)/selfjudge demo
+
+test: setup  ## The default test suite (offline, under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" tests
+
+test-slow: setup  ## Everything, the slow tests included
+	$(BIN)/python -m pytest -n 2 -m "not gpu" tests
+
+test-oldest: $(OLDEST)/.installed  ## The default suite with the oldest supported transformers and huggingface-hub
+	$(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not gpu" tests
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --upgrade pip
+	$(OLDEST)/bin/pip install --quiet --constraint constraints-oldest.txt torch
+	$(OLDEST)/bin/pip install --quiet --constraint constraints-oldest.txt --editable '.[dev]'
+	touch $@
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## Our loop against stock assisted generation, in one run
+	$(BIN)/python benchmarks/assisted.py --out benchmarks/results/assisted-cpu.json
+
+clean:  ## Remove the environments and caches
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

@@ -1,0 +1,204 @@
+"""The judge's configuration: everything about a judge except its weights.
+
+Saved as `config.json` beside `model.safetensors`. Knows nothing of torch, of models or of decoding.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT_VERSION = 1
+"""Version of the judge folder. Raised when an old reader would misread a new folder."""
+
+MAX_CONFIG_BYTES = 1 << 20
+"""A judge's config.json is a few kB; anything larger is not ours and is not parsed."""
+
+VECTOR_FEATURES = ("hidden", "previous_hidden")
+SCALAR_FEATURES = ("log_p", "log_p_top", "s_prefix", "rank", "entropy", "margin", "log_q", "kl_pq", "kl_qp")
+FEATURES = VECTOR_FEATURES + SCALAR_FEATURES
+DRAFT_FEATURES = frozenset({"log_q", "kl_pq", "kl_qp"})
+"""Features that need the draft's distribution and so cannot be had from prompt lookup."""
+
+MODES = ("two-stage", "judge-only", "alignment-only")
+"""Who may accept a draft token: alignment or judge, the judge alone, alignment alone (exact decoding)."""
+
+
+@dataclass(frozen=True)
+class ModelReference:
+    """A model a judge was trained with: a Hub id or a path, and the revision."""
+
+    id: str
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        _expect(isinstance(self.id, str) and bool(self.id), "a model reference's id", self.id, "a non-empty string")
+        _expect(
+            self.revision is None or isinstance(self.revision, str),
+            "a model reference's revision",
+            self.revision,
+            "a string or null",
+        )
+
+    def names(self, name_or_path: str) -> bool:
+        """Whether `name_or_path` is this model. Local copies count: only the last part of the path is compared."""
+        return _base_name(self.id) == _base_name(name_or_path)
+
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """What a judge reads, at which thresholds it accepts, and where it came from."""
+
+    hidden_size: int
+    """Width of the target's last hidden state, the lm_head's input."""
+    features: tuple[str, ...] = ("hidden",)
+    """The features of `hf_selfjudge.features`, in the order of the weight's columns."""
+    hidden_units: tuple[int, ...] = ()
+    """Widths of hidden layers; empty means logistic regression."""
+    thresholds: dict[str, float] = field(default_factory=lambda: {"default": 0.5})
+    """Named operating points, each a theta on P(acceptable): accept above it."""
+    default_threshold: str = "default"
+    """The operating point used when none is asked for."""
+    target: ModelReference | None = None
+    """The target the judge was trained on."""
+    draft: ModelReference | None = None
+    """The draft whose tokens it was trained to judge."""
+    labels: dict[str, Any] = field(default_factory=dict)
+    """How the training labels were made (N, suffix, tau, prompts, ...); informative."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """What was measured on held-out prompts; informative."""
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        _expect(self.format_version == FORMAT_VERSION, "format_version", self.format_version, str(FORMAT_VERSION))
+        _expect(_is_int(self.hidden_size) and self.hidden_size > 0, "hidden_size", self.hidden_size, "a positive int")
+        self._check_features()
+        _expect(
+            all(_is_int(units) and units > 0 for units in self.hidden_units),
+            "hidden_units",
+            self.hidden_units,
+            "a list of positive ints (empty for logistic regression)",
+        )
+        _expect(
+            isinstance(self.thresholds, dict) and len(self.thresholds) > 0,
+            "thresholds",
+            self.thresholds,
+            "a non-empty mapping from name to theta",
+        )
+        for name, theta in self.thresholds.items():
+            check_theta(theta, f"thresholds[{name!r}]")
+        _expect(
+            self.default_threshold in self.thresholds,
+            "default_threshold",
+            self.default_threshold,
+            f"one of {sorted(self.thresholds)}",
+        )
+        for name in ("labels", "metrics"):
+            _expect(isinstance(getattr(self, name), dict), name, getattr(self, name), "a mapping")
+
+    def _check_features(self) -> None:
+        _expect(len(self.features) > 0, "features", self.features, "at least one feature")
+        unknown = [name for name in self.features if name not in FEATURES]
+        _expect(not unknown, "features", unknown, f"names out of {list(FEATURES)}")
+        _expect(len(set(self.features)) == len(self.features), "features", self.features, "no name twice")
+
+    @property
+    def input_size(self) -> int:
+        """Width of the judge's input."""
+        return sum(self.hidden_size if name in VECTOR_FEATURES else 1 for name in self.features)
+
+    @property
+    def needs_draft_logits(self) -> bool:
+        """Whether some feature reads the draft's distribution."""
+        return not DRAFT_FEATURES.isdisjoint(self.features)
+
+    def theta(self, threshold: str | float | None = None) -> float:
+        """The theta of an operating point by name, a theta itself, or the default."""
+        if threshold is None:
+            threshold = self.default_threshold
+        if isinstance(threshold, str):
+            if threshold not in self.thresholds:
+                raise ValueError(
+                    f"This judge has no threshold named {threshold!r}; it has {sorted(self.thresholds)}. "
+                    "Name one of these or give a theta in [0, 1]."
+                )
+            return self.thresholds[threshold]
+        return check_theta(threshold, "threshold")
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps({"model_type": "selfjudge", **asdict(self)}, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> JudgeConfig:
+        """Read config.json's text; every missing, unknown or ill-typed field is named."""
+        try:
+            found = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"The judge's config.json is not valid JSON: {error}. Download or save it again."
+            ) from None
+        _expect(isinstance(found, dict), "config.json", type(found).__name__, "a JSON object")
+        if "format_version" in found and found["format_version"] != FORMAT_VERSION:
+            raise ValueError(
+                f"The judge's format_version is {found['format_version']!r}; this version of hf_selfjudge reads "
+                f"{FORMAT_VERSION}. Upgrade hf_selfjudge, or take a judge saved in format {FORMAT_VERSION}."
+            )
+        known = {f.name for f in fields(cls)}
+        required = {"format_version", "hidden_size", "features", "thresholds", "default_threshold"}
+        missing = sorted(required - set(found))
+        unknown = sorted(set(found) - known - {"model_type"})
+        if missing or unknown:
+            raise ValueError(
+                f"The judge's config.json has {'no ' + ', '.join(missing) if missing else 'all fields'}"
+                f"{' and unknown ' + ', '.join(unknown) if unknown else ''}; "
+                f"expected {sorted(required)} and optionally {sorted(known - required)}."
+            )
+        return cls(**{name: _decode(name, found[name]) for name in known & set(found)})
+
+    @classmethod
+    def load(cls, path: Path) -> JudgeConfig:
+        """Read a config.json file."""
+        size = path.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise ValueError(f"{path} has {size} bytes; a judge's config.json has at most {MAX_CONFIG_BYTES}.")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error}). Download or save the judge again.") from None
+        return cls.from_json(text)
+
+
+def check_theta(theta: Any, name: str) -> float:
+    """A theta is a probability: refuse anything that is not a number in [0, 1]."""
+    is_number = isinstance(theta, (int, float)) and not isinstance(theta, bool)
+    _expect(is_number and math.isfinite(theta) and 0.0 <= theta <= 1.0, name, theta, "a number in [0, 1]")
+    return float(theta)
+
+
+def _decode(name: str, value: Any) -> Any:
+    """One field of config.json as the dataclass holds it."""
+    if name in ("features", "hidden_units"):
+        _expect(isinstance(value, list), name, value, "a list")
+        return tuple(value)
+    if name in ("target", "draft") and value is not None:
+        _expect(isinstance(value, dict) and "id" in value, name, value, 'an object like {"id": ..., "revision": ...}')
+        _expect(set(value) <= {"id", "revision"}, name, sorted(value), "only the fields id and revision")
+        return ModelReference(**value)
+    return value
+
+
+def _expect(ok: bool, what: str, found: Any, expected: str) -> None:
+    if not ok:
+        raise ValueError(f"Bad judge configuration: {what} is {found!r}, expected {expected}.")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _base_name(name_or_path: str) -> str:
+    return name_or_path.rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1].lower()

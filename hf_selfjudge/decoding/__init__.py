@@ -1,0 +1,1 @@
+"""Judge decoding inside transformers' `generate`."""

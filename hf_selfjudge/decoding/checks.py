@@ -1,0 +1,151 @@
+"""Everything that can be wrong with a call, found before any forward."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+
+from ..config import MODES, JudgeConfig, ModelReference
+from ..rules import JudgeRule, NeverRelax, Rule
+from ..rules.base import _Combination
+from .target import head_width, output_head
+
+STATEFUL_PROCESSORS = frozenset(
+    {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
+)
+"""Processors that expect to be called once per emitted token, which no speculative method can promise."""
+
+_warned: set[tuple[str, str]] = set()
+
+
+def check_mode(mode: str) -> None:
+    """Refuse an unknown mode."""
+    if mode not in MODES:
+        raise ValueError(f"judge_mode is {mode!r}, expected one of {', '.join(MODES)}.")
+
+
+def check_target(model: PreTrainedModel) -> None:
+    """Refuse targets that judge decoding cannot verify with."""
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"{type(model).__name__} is an encoder-decoder model; judge decoding works with decoder-only targets. "
+            "Leave out judge=."
+        )
+    if getattr(model, "_is_stateful", False):
+        raise ValueError(f"{type(model).__name__} keeps a state that cannot be rolled back; leave out judge=.")
+    output_head(model)
+
+
+def check_judge(model: PreTrainedModel, draft: PreTrainedModel | None, rule: Rule | None, strict_pair: bool) -> None:
+    """Refuse a judge that does not fit the target; warn once (or refuse) if it was trained for another pair."""
+    for config in _judges(rule):
+        width = head_width(model)
+        if config.hidden_size != width:
+            raise ValueError(
+                f"The judge was trained on hidden states of size {config.hidden_size}, but the lm_head of "
+                f"{type(model).__name__} reads {width}. Use a judge trained for this target."
+            )
+        for role, reference, used in (("target", config.target, model), ("draft", config.draft, draft)):
+            if reference is not None and used is not None:
+                _check_identity(role, reference, used.name_or_path or f"an unnamed {type(used).__name__}", strict_pair)
+
+
+def check_drafter(
+    model: PreTrainedModel,
+    draft: PreTrainedModel | None,
+    config: GenerationConfig,
+    rule: Rule | None,
+    tokenizers: tuple[Any, Any],
+) -> None:
+    """Refuse calls without a drafter, with one of another vocabulary, or with one the rule cannot work with."""
+    lookup = config.prompt_lookup_num_tokens is not None
+    if draft is None and not lookup and config.assistant_early_exit is None and not getattr(config, "use_mtp", False):
+        raise ValueError(
+            "judge= needs something that drafts: pass assistant_model=, prompt_lookup_num_tokens=, "
+            "assistant_early_exit= or use_mtp=True."
+        )
+    if rule is not None and rule.needs_draft_logits and lookup:
+        raise ValueError(
+            f"The rule {rule} reads the draft's logits, and prompt lookup has none. Use assistant_model=, or a rule or "
+            "judge without draft features."
+        )
+    if draft is None:
+        return
+    if draft.config.is_encoder_decoder:
+        raise ValueError(f"The draft {type(draft).__name__} is an encoder-decoder model, expected a decoder-only one.")
+    sizes = [m.config.get_text_config().vocab_size for m in (model, draft)]
+    if sizes[0] != sizes[1] and None in tokenizers:
+        raise ValueError(
+            f"The target has {sizes[0]} tokens in its vocabulary and the draft {sizes[1]}. Pass tokenizer= and "
+            "assistant_tokenizer=: with equal tokenizers (only the padding differs) drafting works directly, with "
+            "different ones candidates are re-encoded."
+        )
+
+
+def check_call(
+    input_ids: Tensor, config: GenerationConfig, processors: LogitsProcessorList, model_kwargs: dict[str, Any]
+) -> None:
+    """Refuse generation settings that judge decoding does not do."""
+    if config.num_beams > 1:
+        raise ValueError(
+            f"num_beams is {config.num_beams}; judge decoding works with num_beams=1 (greedy or sampling)."
+        )
+    if input_ids.shape[0] != 1:
+        raise ValueError(
+            f"judge= got a batch of {input_ids.shape[0]} sequences; this version decodes one at a time. Call generate "
+            "per prompt (num_return_sequences counts as a batch too)."
+        )
+    if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
+        raise ValueError("judge= needs input_ids with at least one token; inputs_embeds cannot be shared with a draft.")
+    if not model_kwargs.get("use_cache", True):
+        raise ValueError("judge decoding requires use_cache=True.")
+    cache = model_kwargs.get("past_key_values")
+    if cache is None or getattr(cache, "is_compileable", False):
+        raise ValueError(
+            f"judge decoding needs a dynamic cache, found {type(cache).__name__}. Leave out cache_implementation and "
+            "past_key_values."
+        )
+    if getattr(config, "assistant_ensemble_weight", None) is not None:
+        raise ValueError(
+            "assistant_ensemble_weight and judge= are both acceptance rules; use judge='ensemble:W' alone."
+        )
+    if config.output_attentions or config.output_hidden_states:
+        raise ValueError(
+            "judge= does not return attentions or hidden states; leave out output_attentions/hidden_states."
+        )
+    stateful = [type(p).__name__ for p in processors if type(p).__name__ in STATEFUL_PROCESSORS]
+    if stateful:
+        raise ValueError(f"{', '.join(stateful)} must see each emitted token once; it cannot be used with judge=.")
+
+
+def same_vocabulary(tokenizer: Any, other: Any) -> bool:
+    """Whether two tokenizers give every text the same ids, so that the draft's ids are the target's."""
+    return tokenizer is other or tokenizer.get_vocab() == other.get_vocab()
+
+
+def _judges(rule: Rule | None) -> list[JudgeConfig]:
+    """The configs of all judges inside a rule."""
+    if isinstance(rule, JudgeRule):
+        return [rule.verifier.config]
+    if isinstance(rule, NeverRelax):
+        return _judges(rule.rule)
+    if isinstance(rule, _Combination):
+        return [config for part in rule.rules for config in _judges(part)]
+    return []
+
+
+def _check_identity(role: str, reference: ModelReference, found: str, strict: bool) -> None:
+    if reference.names(found):
+        return
+    message = (
+        f"This judge was trained for the {role} {reference.id!r}, but the {role} here is {found!r}: its thresholds may "
+        "not hold. Train a judge for this pair, or pass strict_pair=True to make this an error."
+    )
+    if strict:
+        raise ValueError(message.replace(", or pass strict_pair=True to make this an error", " (strict_pair=True)"))
+    if (reference.id, found) not in _warned:
+        _warned.add((reference.id, found))
+        warnings.warn(message, UserWarning, stacklevel=2)

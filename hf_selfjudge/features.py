@@ -1,0 +1,137 @@
+"""What one verification forward knows about a block, and what a judge reads of it.
+
+This is the only definition of the judge's input: labelling, training and every decoding engine call
+`judge_features`. Pure torch; knows nothing of transformers, rules or weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LOG_FLOOR = -100.0
+"""Log-probabilities are clamped here, so that a token with probability zero keeps every feature finite."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The drafted tokens of one cycle and everything the target's forward over them produced.
+
+    The forward reads [x_t, d_1 .. d_gamma], so row j of the target predicts d_{j+1} and the last row predicts the
+    bonus token. As in transformers' outputs, "logits" are raw and "scores" are after all logits processors. Judges
+    read logits (what they were trained on); acceptance rules read scores (the distribution the user asked for).
+    """
+
+    draft_tokens: Tensor  # (batch, gamma)
+    target_logits: Tensor  # (batch, gamma + 1, vocab)
+    hidden: Tensor  # (batch, gamma + 1, hidden_size): the lm_head's input after reading x_t, d_1, ..., d_gamma
+    draft_logits: Tensor | None = None  # (batch, gamma, vocab)
+    target_scores: Tensor | None = None  # (batch, gamma + 1, vocab); None means equal to the logits
+    draft_scores: Tensor | None = None  # (batch, gamma, vocab); None means equal to the logits
+    uniforms: Tensor | None = None  # (batch, gamma) in [0, 1): this block's randomness; None means greedy decoding
+
+    @property
+    def p_scores(self) -> Tensor:
+        """The target's scores for the drafted positions and the bonus token."""
+        return self.target_logits if self.target_scores is None else self.target_scores
+
+    @property
+    def q_scores(self) -> Tensor | None:
+        """The draft's scores, or None where the drafter has no distribution."""
+        return self.draft_logits if self.draft_scores is None else self.draft_scores
+
+    @property
+    def target_choice(self) -> Tensor:
+        """The target's most likely token at each drafted position. (batch, gamma)"""
+        return self.p_scores[:, :-1].argmax(dim=-1)
+
+
+def judge_features(block: Block, names: Sequence[str]) -> Tensor:
+    """The judge's input for every drafted token: the named features side by side. (batch, gamma, input_size)"""
+    view = _BlockView(block)
+    columns = []
+    for name in names:
+        value = _FEATURES[name](view)
+        columns.append(value if value.dim() == 3 else value.unsqueeze(-1))
+    return torch.cat(columns, dim=-1)
+
+
+def token_log_probs(log_probs: Tensor, tokens: Tensor) -> Tensor:
+    """The entry of each row of `log_probs` at its token. (batch, gamma, vocab), (batch, gamma) -> (batch, gamma)"""
+    return log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) in nats over the last dimension; log-probabilities are floored, so it is finite."""
+    return (log_p.exp() * (log_p.clamp(min=LOG_FLOOR) - log_q.clamp(min=LOG_FLOOR))).sum(-1)
+
+
+def entropy(log_p: Tensor) -> Tensor:
+    """Shannon entropy in nats over the last dimension."""
+    return -(log_p.exp() * log_p.clamp(min=LOG_FLOOR)).sum(-1)
+
+
+class _BlockView:
+    """A block's log-probabilities, each computed once and only if some feature asks for it."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._log_p: Tensor | None = None
+        self._log_q: Tensor | None = None
+        self._top2: Tensor | None = None
+
+    @property
+    def log_p(self) -> Tensor:
+        """The target's log-probabilities at the drafted positions. (batch, gamma, vocab)"""
+        if self._log_p is None:
+            self._log_p = self.block.target_logits[:, :-1].float().log_softmax(-1)
+        return self._log_p
+
+    @property
+    def log_q(self) -> Tensor:
+        """The draft's log-probabilities. (batch, gamma, vocab)"""
+        if self._log_q is None:
+            if self.block.draft_logits is None:
+                raise ValueError(
+                    "A feature of this judge needs the draft's logits, and this drafter has none (prompt lookup). "
+                    "Use a draft model, or a judge without log_q, kl_pq and kl_qp."
+                )
+            self._log_q = self.block.draft_logits.float().log_softmax(-1)
+        return self._log_q
+
+    @property
+    def top2(self) -> Tensor:
+        """The target's two largest log-probabilities. (batch, gamma, 2)"""
+        if self._top2 is None:
+            self._top2 = self.log_p.topk(2, dim=-1).values.clamp(min=LOG_FLOOR)
+        return self._top2
+
+    @property
+    def log_p_draft(self) -> Tensor:
+        """log p of each drafted token. (batch, gamma)"""
+        return token_log_probs(self.log_p, self.block.draft_tokens).clamp(min=LOG_FLOOR)
+
+    @property
+    def rank(self) -> Tensor:
+        """How many tokens the target prefers to the drafted one, as log(1 + rank). (batch, gamma)"""
+        above = self.log_p > token_log_probs(self.log_p, self.block.draft_tokens).unsqueeze(-1)
+        return above.sum(-1).float().log1p()
+
+
+_FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
+    # the state after reading the drafted token, and the one that predicted it
+    "hidden": lambda view: view.block.hidden[:, 1:].float(),
+    "previous_hidden": lambda view: view.block.hidden[:, :-1].float(),
+    "log_p": lambda view: view.log_p_draft,
+    "log_p_top": lambda view: view.top2[..., 0],
+    "s_prefix": lambda view: view.log_p_draft - view.top2[..., 0],
+    "rank": lambda view: view.rank,
+    "entropy": lambda view: entropy(view.log_p),
+    "margin": lambda view: view.top2[..., 0] - view.top2[..., 1],
+    "log_q": lambda view: token_log_probs(view.log_q, view.block.draft_tokens).clamp(min=LOG_FLOOR),
+    "kl_pq": lambda view: kl_divergence(view.log_p, view.log_q),
+    "kl_qp": lambda view: kl_divergence(view.log_q, view.log_p),
+}

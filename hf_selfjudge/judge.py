@@ -1,0 +1,201 @@
+"""The judge: P(acceptable) of every drafted token, from what the target's verification forward already knows.
+
+A judge folder holds `model.safetensors` (the weights) and `config.json` (everything else; see `config.py`). Nothing in
+it is executed and nothing is unpickled. Knows nothing of decoding.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelHubMixin, hf_hub_download
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .config import JudgeConfig, check_theta
+from .features import Block, judge_features
+from .files import atomic_path, write_text
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+
+
+class SelfJudgeVerifier(
+    nn.Module,
+    ModelHubMixin,
+    library_name="hf-selfjudge",
+    tags=["selfjudge", "speculative-decoding", "judge-decoding"],
+):
+    """A logistic regression (or a small MLP) on the features named in its config.
+
+    Calling it on a `Block` gives P(acceptable) of each drafted token; `threshold` is the theta above which
+    decoding accepts. With theta = 1 nothing is ever accepted, and decoding is exact.
+    """
+
+    def __init__(self, config: JudgeConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.threshold = config.theta()
+        sizes = (config.input_size, *config.hidden_units, 1)
+        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
+        self.requires_grad_(False)
+
+    def forward(self, block: Block) -> Tensor:
+        """P(acceptable) of every drafted token. (batch, gamma)"""
+        return self.probability(judge_features(block, self.config.features))
+
+    def probability(self, features: Tensor) -> Tensor:
+        """P(acceptable) from ready features. (..., input_size) -> (...)"""
+        values = features
+        for layer in self.layers[:-1]:
+            values = torch.relu(layer(values))
+        return torch.sigmoid(self.layers[-1](values).squeeze(-1))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def with_threshold(self, threshold: str | float) -> SelfJudgeVerifier:
+        """A copy (sharing the weights) that accepts above another theta, by name or as a number in [0, 1]."""
+        other = copy.copy(self)
+        other.threshold = self.config.theta(threshold)
+        return other
+
+    def set_weights(self, weight: Tensor, bias: Tensor | float) -> SelfJudgeVerifier:
+        """Fill a linear judge: one weight per input column, and a bias. Returns the judge."""
+        if self.config.hidden_units:
+            raise ValueError("set_weights is for linear judges; this one has hidden layers: load a state dict instead.")
+        if weight.numel() != self.config.input_size:
+            raise ValueError(f"The judge has {self.config.input_size} inputs, but {weight.numel()} weights were given.")
+        with torch.no_grad():
+            self.layers[0].weight.copy_(weight.reshape(1, -1))  # type: ignore[operator]
+            self.layers[0].bias.copy_(torch.as_tensor(bias).reshape(1))  # type: ignore[operator]
+        _check_finite(self.state_dict(), "the given weights")
+        return self
+
+    # -- the Hub's three verbs (push_to_hub is inherited) ---------------------------------------------------------
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> str | None:
+        """Write `model.safetensors` and `config.json`; a README is written only where there is none."""
+        folder = Path(save_directory)
+        state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        _check_finite(state, "the judge to save")
+        with atomic_path(folder / WEIGHTS_FILE) as path:
+            save_file(state, path, metadata={"format": "pt"})
+        write_text(folder / CONFIG_FILE, self.config.to_json())
+        if not (folder / "README.md").exists():
+            write_text(folder / "README.md", str(self.generate_model_card()))
+        if push_to_hub:
+            kwargs.pop("config", None)
+            return self.push_to_hub(repo_id=repo_id or folder.name, **kwargs)
+        return None
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        threshold: str | float | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+    ) -> SelfJudgeVerifier:
+        """Load a judge from a local folder or from the Hub, strictly.
+
+        Args:
+            pretrained_model_name_or_path: a folder written by `save_pretrained`, or a Hub id.
+            threshold: the operating point to use, by name or as a theta; the judge's default otherwise.
+            revision: branch, tag or commit on the Hub.
+            token: Hub token, as everywhere in huggingface_hub.
+            cache_dir: where Hub files are cached.
+            force_download: download again even if cached.
+            local_files_only: use the cache only.
+        """
+        source = str(pretrained_model_name_or_path)
+        paths = {}
+        for name in (CONFIG_FILE, WEIGHTS_FILE):
+            if os.path.isdir(source):
+                paths[name] = _local_file(Path(source), name)
+            else:
+                paths[name] = Path(
+                    hf_hub_download(
+                        source,
+                        name,
+                        revision=revision,
+                        token=token,
+                        cache_dir=cache_dir,
+                        force_download=force_download,
+                        local_files_only=local_files_only,
+                    )
+                )
+        judge = cls(JudgeConfig.load(paths[CONFIG_FILE]))
+        judge.load_state_dict(_read_weights(paths[WEIGHTS_FILE], judge), strict=True)
+        if threshold is not None:
+            judge.threshold = judge.config.theta(threshold)
+        return judge.eval()
+
+    def extra_repr(self) -> str:
+        """Shown by print(judge)."""
+        return f"features={'+'.join(self.config.features)}, threshold={self.threshold:g}"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "threshold":
+            value = check_theta(value, "threshold")
+        super().__setattr__(name, value)
+
+
+def _local_file(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder} has no {name}. A judge folder holds {CONFIG_FILE} and {WEIGHTS_FILE}; "
+            "write one with judge.save_pretrained(folder)."
+        )
+    return path
+
+
+def _read_weights(path: Path, judge: SelfJudgeVerifier) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, refused unless they are exactly the judge's: names, shapes, finite floats."""
+    expected = {name: tuple(tensor.shape) for name, tensor in judge.state_dict().items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if found != expected:
+                raise ValueError(
+                    f"{path} holds {found}, but config.json asks for {expected}. "
+                    "The two files are not of one judge: download or save them again."
+                )
+            state = {name: file.get_tensor(name) for name in expected}
+    except (SafetensorError, OSError, MemoryError) as error:
+        raise ValueError(
+            f"{path} is not a readable safetensors file ({error}): truncated or corrupted. Download or save it again."
+        ) from None
+    not_float = [name for name, tensor in state.items() if not tensor.is_floating_point()]
+    if not_float:
+        raise ValueError(f"{path}: {not_float} are not floating-point tensors, expected float32.")
+    _check_finite(state, str(path))
+    return state
+
+
+def _check_finite(state: dict[str, Tensor], where: str) -> None:
+    bad = [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]
+    if bad:
+        raise ValueError(
+            f"NaN or infinite values in {bad} of {where}; a judge's weights must be finite. Train it again."
+        )
