@@ -110,7 +110,8 @@ def test_fit_finds_the_signal_and_folds_the_scaler():
     assert found.c in C_GRID
     probability = found.probability(features[held_out])
     assert roc_auc_score(labels[held_out], probability) == pytest.approx(found.validation_auc, abs=1e-6)
-    assert ((probability > 0.5) == labels[held_out]).float().mean() > 0.85
+    youden = calibrate(probability, labels[held_out])["youden"]
+    assert ((probability > youden) == labels[held_out]).float().mean() > 0.85
 
 
 def test_fit_without_both_classes_is_refused():
