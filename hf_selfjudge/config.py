@@ -17,6 +17,9 @@ FORMAT_VERSION = 1
 MAX_CONFIG_BYTES = 1 << 20
 """A judge's config.json is a few kB; anything larger is not ours and is not parsed."""
 
+MAX_WIDTH = 1 << 20
+"""No layer of a model or a judge is wider; a corrupted config.json must not ask for terabytes."""
+
 VECTOR_FEATURES = ("hidden", "previous_hidden")
 SCALAR_FEATURES = ("log_p", "log_p_top", "s_prefix", "rank", "entropy", "margin", "log_q", "kl_pq", "kl_qp")
 FEATURES = VECTOR_FEATURES + SCALAR_FEATURES
@@ -73,14 +76,14 @@ class JudgeConfig:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        _expect(self.format_version == FORMAT_VERSION, "format_version", self.format_version, str(FORMAT_VERSION))
-        _expect(_is_int(self.hidden_size) and self.hidden_size > 0, "hidden_size", self.hidden_size, "a positive int")
+        _expect(_is_format(self.format_version), "format_version", self.format_version, str(FORMAT_VERSION))
+        _expect(_is_width(self.hidden_size), "hidden_size", self.hidden_size, f"an int from 1 to {MAX_WIDTH}")
         self._check_features()
         _expect(
-            all(_is_int(units) and units > 0 for units in self.hidden_units),
+            all(_is_width(units) for units in self.hidden_units),
             "hidden_units",
             self.hidden_units,
-            "a list of positive ints (empty for logistic regression)",
+            f"a list of ints from 1 to {MAX_WIDTH} (empty for logistic regression)",
         )
         _expect(
             isinstance(self.thresholds, dict) and len(self.thresholds) > 0,
@@ -91,7 +94,7 @@ class JudgeConfig:
         for name, theta in self.thresholds.items():
             check_theta(theta, f"thresholds[{name!r}]")
         _expect(
-            self.default_threshold in self.thresholds,
+            isinstance(self.default_threshold, str) and self.default_threshold in self.thresholds,
             "default_threshold",
             self.default_threshold,
             f"one of {sorted(self.thresholds)}",
@@ -142,7 +145,7 @@ class JudgeConfig:
                 f"The judge's config.json is not valid JSON: {error}. Download or save it again."
             ) from None
         _expect(isinstance(found, dict), "config.json", type(found).__name__, "a JSON object")
-        if "format_version" in found and found["format_version"] != FORMAT_VERSION:
+        if "format_version" in found and not _is_format(found["format_version"]):
             raise ValueError(
                 f"The judge's format_version is {found['format_version']!r}; this version of hf_selfjudge reads "
                 f"{FORMAT_VERSION}. Upgrade hf_selfjudge, or take a judge saved in format {FORMAT_VERSION}."
@@ -198,6 +201,14 @@ def _expect(ok: bool, what: str, found: Any, expected: str) -> None:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_width(value: Any) -> bool:
+    return _is_int(value) and 0 < value <= MAX_WIDTH
+
+
+def _is_format(value: Any) -> bool:
+    return _is_int(value) and value == FORMAT_VERSION
 
 
 def _base_name(name_or_path: str) -> str:

@@ -94,9 +94,10 @@ class SelfJudgeVerifier(
         folder = Path(save_directory)
         state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
         _check_finite(state, "the judge to save")
-        with atomic_path(folder / WEIGHTS_FILE) as path:
-            save_file(state, path, metadata={"format": "pt"})
-        write_text(folder / CONFIG_FILE, self.config.to_json())
+        # both are written before either takes its place: never new weights with an old config
+        with atomic_path(folder / WEIGHTS_FILE) as weights, atomic_path(folder / CONFIG_FILE) as config:
+            save_file(state, weights, metadata={"format": "pt"})
+            config.write_text(self.config.to_json(), encoding="utf-8")
         if not (folder / "README.md").exists():
             write_text(folder / "README.md", str(self.generate_model_card()))
         if push_to_hub:
@@ -144,8 +145,9 @@ class SelfJudgeVerifier(
                         local_files_only=local_files_only,
                     )
                 )
-        judge = cls(JudgeConfig.load(paths[CONFIG_FILE]))
-        judge.load_state_dict(_read_weights(paths[WEIGHTS_FILE], judge), strict=True)
+        with torch.device("meta"):  # memory is taken only for weights that the file really has
+            judge = cls(JudgeConfig.load(paths[CONFIG_FILE]))
+        judge.load_state_dict(_read_weights(paths[WEIGHTS_FILE], judge), strict=True, assign=True)
         if threshold is not None:
             judge.threshold = judge.config.theta(threshold)
         return judge.eval()
@@ -189,6 +191,7 @@ def _read_weights(path: Path, judge: SelfJudgeVerifier) -> dict[str, Tensor]:
     not_float = [name for name, tensor in state.items() if not tensor.is_floating_point()]
     if not_float:
         raise ValueError(f"{path}: {not_float} are not floating-point tensors, expected float32.")
+    state = {name: tensor.float() for name, tensor in state.items()}
     _check_finite(state, str(path))
     return state
 

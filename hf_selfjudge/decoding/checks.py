@@ -67,10 +67,13 @@ def check_drafter(
             "judge= needs something that drafts: pass assistant_model=, prompt_lookup_num_tokens=, "
             "assistant_early_exit= or use_mtp=True."
         )
-    if rule is not None and rule.needs_draft_logits and lookup:
+    # greedy candidates that are re-encoded from another tokenizer carry no distribution over the target's vocabulary
+    reencoded = None not in tokenizers and not same_vocabulary(*tokenizers) and not config.do_sample
+    if rule is not None and rule.needs_draft_logits and (lookup or reencoded):
+        drafter = "prompt lookup" if lookup else "a draft with another tokenizer"
         raise ValueError(
-            f"The rule {rule} reads the draft's logits, and prompt lookup has none. Use assistant_model=, or a rule or "
-            "judge without draft features."
+            f"The rule {rule} reads the draft's logits, and {drafter} has none. Use assistant_model= with the target's "
+            "tokenizer, or a rule or judge without draft features."
         )
     if draft is None:
         return

@@ -112,10 +112,10 @@ class JudgeDecoding:
         target = Target(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
         timer, stats = PhaseTimer(input_ids.device), JudgeStats(mode=self.mode)
         outputs = _Outputs(generation_config)
-        if self.streamer is not None:
-            self.streamer.put(input_ids.cpu())
         prompt_length, done = input_ids.shape[1], False
         try:
+            if self.streamer is not None:
+                self.streamer.put(input_ids.cpu())
             while not done:
                 with timer.phase("draft"):
                     draft = drafter.propose(input_ids, stopper.max_length - input_ids.shape[1] - 1, target)

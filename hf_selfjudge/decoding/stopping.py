@@ -24,9 +24,14 @@ class Stopper:
         for criterion in criteria:
             if isinstance(criterion, MaxLengthCriteria):
                 self.max_length = min(self.max_length, criterion.max_length)
+            if isinstance(criterion, EosTokenCriteria):
+                self._eos_token_ids |= frozenset(criterion.eos_token_id.flatten().tolist())
 
     def cut(self, input_ids: Tensor, new_tokens: Sequence[int], scores: tuple[Tensor, ...] | None) -> tuple[int, bool]:
-        """How many of `new_tokens` belong to the response after `input_ids`, and whether it ends there."""
+        """How many of `new_tokens` belong to the response after `input_ids`, and whether it ends there.
+
+        `scores` are those of the whole response with all of `new_tokens`; a criterion sees them up to its token.
+        """
         length = input_ids.shape[1]
         count = min(len(new_tokens), self.max_length - length)
         done = length + count >= self.max_length
@@ -37,7 +42,9 @@ class Stopper:
         if self._others:
             tail = torch.tensor([new_tokens[:count]], dtype=input_ids.dtype, device=input_ids.device)
             sequence = torch.cat([input_ids, tail], dim=1)
+            before = 0 if scores is None else len(scores) - len(new_tokens)
             for kept in range(1, count + 1):
-                if any(bool(c(sequence[:, : length + kept], scores)) for c in self._others):
+                seen = None if scores is None else scores[: before + kept]
+                if any(bool(c(sequence[:, : length + kept], seen)) for c in self._others):
                     return kept, True
         return count, done
