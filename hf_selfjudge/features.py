@@ -32,6 +32,7 @@ class Block:
     target_scores: Tensor | None = None  # (batch, gamma + 1, vocab); None means equal to the logits
     draft_scores: Tensor | None = None  # (batch, gamma, vocab); None means equal to the logits
     uniforms: Tensor | None = None  # (batch, gamma) in [0, 1): this block's randomness; None means greedy decoding
+    lengths: Tensor | None = None  # (batch,): how many tokens were drafted for each row; None means gamma for all
 
     @property
     def p_scores(self) -> Tensor:
@@ -42,6 +43,14 @@ class Block:
     def q_scores(self) -> Tensor | None:
         """The draft's scores, or None where the drafter has no distribution."""
         return self.draft_logits if self.draft_scores is None else self.draft_scores
+
+    @property
+    def drafted(self) -> Tensor:
+        """Which places hold a drafted token and not the filling behind a shorter row. (batch, gamma) bool"""
+        if self.lengths is None:
+            return torch.ones_like(self.draft_tokens, dtype=torch.bool)
+        places = torch.arange(self.draft_tokens.shape[1], device=self.draft_tokens.device)
+        return places[None] < self.lengths[:, None]
 
     @property
     def target_choice(self) -> Tensor:

@@ -52,7 +52,7 @@ def consult(block: Block, rule: Rule | None, mode: str) -> Opinion:
 def settle(block: Block, opinion: Opinion, mode: str) -> Verdict:
     """Combine the rule's opinion with alignment, and choose the target's next token."""
     aligned = _ALIGNMENT.accept(block)
-    stands = opinion.relaxed if mode == "judge-only" else aligned | opinion.relaxed
+    stands = (opinion.relaxed if mode == "judge-only" else aligned | opinion.relaxed) & block.drafted
     accepted = stands.long().cumprod(dim=-1).sum(dim=-1)
     next_token = _next_token(block, accepted, exact_correction=mode != "judge-only")
     return Verdict(aligned, opinion, accepted, next_token)
@@ -101,6 +101,7 @@ def _next_token(block: Block, accepted: Tensor, exact_correction: bool) -> Tenso
         else:
             q = block.q_scores[rows, at].float().softmax(dim=-1)
         residual = (p - q).clamp(min=0.0)
-        rejected = (accepted < gamma) & (residual.sum(-1) > 0)  # an all-zero residual means p = q: sample from p
+        limit = gamma if block.lengths is None else block.lengths
+        rejected = (accepted < limit) & (residual.sum(-1) > 0)  # an all-zero residual means p = q: sample from p
         p = torch.where(rejected.unsqueeze(-1), residual, p)
     return torch.multinomial(p, num_samples=1).squeeze(-1)

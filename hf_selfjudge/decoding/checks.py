@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from ..config import MODES, JudgeConfig, ModelReference
+from ..lm_head import head_width, output_head
 from ..rules import JudgeRule, NeverRelax, Rule
 from ..rules.base import _Combination
-from .target import head_width, output_head
 
 STATEFUL_PROCESSORS = frozenset(
     {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
@@ -96,11 +97,6 @@ def check_call(
         raise ValueError(
             f"num_beams is {config.num_beams}; judge decoding works with num_beams=1 (greedy or sampling)."
         )
-    if input_ids.shape[0] != 1:
-        raise ValueError(
-            f"judge= got a batch of {input_ids.shape[0]} sequences; this version decodes one at a time. Call generate "
-            "per prompt (num_return_sequences counts as a batch too)."
-        )
     if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         raise ValueError("judge= needs input_ids with at least one token; inputs_embeds cannot be shared with a draft.")
     if not model_kwargs.get("use_cache", True):
@@ -115,6 +111,8 @@ def check_call(
         raise ValueError(
             "assistant_ensemble_weight and judge= are both acceptance rules; use judge='ensemble:W' alone."
         )
+    if input_ids.shape[0] > 1:
+        check_batch(config, model_kwargs)
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
             "judge= does not return attentions or hidden states; leave out output_attentions/hidden_states."
@@ -122,6 +120,32 @@ def check_call(
     stateful = [type(p).__name__ for p in processors if type(p).__name__ in STATEFUL_PROCESSORS]
     if stateful:
         raise ValueError(f"{', '.join(stateful)} must see each emitted token once; it cannot be used with judge=.")
+
+
+def check_batch(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Refuse what works with one sequence only."""
+    if config.prompt_lookup_num_tokens is not None or config.assistant_early_exit is not None:
+        raise ValueError(
+            "A batch of several sequences needs assistant_model=; transformers' other drafters take one at a time."
+        )
+    if config.return_dict_in_generate and (config.output_scores or config.output_logits):
+        raise ValueError("output_scores and output_logits are returned for one sequence at a time, not for a batch.")
+    if model_kwargs["past_key_values"].get_seq_length() > 0:
+        raise ValueError("A batch of several sequences cannot start from a given past_key_values; leave it out.")
+
+
+def left_padding(input_ids: Tensor, attention_mask: Tensor | None) -> list[int]:
+    """How many padding tokens precede each row's prompt; padding anywhere else is refused."""
+    if attention_mask is None:
+        return [0] * input_ids.shape[0]
+    mask = attention_mask.bool()
+    padding = (~mask).sum(dim=1)
+    expected = torch.arange(mask.shape[1], device=mask.device)[None] >= padding[:, None]
+    if not bool((mask == expected).all()) or not bool(mask[:, -1].all()):
+        raise ValueError(
+            "attention_mask has zeros behind the prompt's start; pad prompts on the left (padding_side='left')."
+        )
+    return padding.tolist()
 
 
 def same_vocabulary(tokenizer: Any, other: Any) -> bool:

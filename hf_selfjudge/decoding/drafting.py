@@ -1,7 +1,8 @@
 """Where the drafted tokens come from.
 
 `DraftModelGenerator` steps a draft model with a cache of its own (no nested `generate`); every other transformers
-drafter (prompt lookup, early exit, other tokenizers, multi-token prediction) works through `StockDrafter`.
+drafter (prompt lookup, early exit, other tokenizers, multi-token prediction) works through `StockDrafter`, one row at a
+time.
 Knows nothing of verification.
 """
 
@@ -12,8 +13,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.candidate_generator import CandidateGenerator
+
+from .cached_model import CachedModel
+from .processing import process_step
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
@@ -65,20 +69,25 @@ class DraftSettings:
 class Draft:
     """A proposed block; raw logits and processed scores as in `Block`, None where the drafter has no distribution."""
 
-    tokens: Tensor  # (1, gamma)
-    logits: Tensor | None = None  # (1, gamma, vocab)
-    scores: Tensor | None = None  # (1, gamma, vocab)
+    tokens: Tensor  # (rows, gamma)
+    lengths: list[int]  # tokens drafted for each row; what stands behind them is filling
+    logits: Tensor | None = None  # (rows, gamma, vocab)
+    scores: Tensor | None = None  # (rows, gamma, vocab)
 
 
 class Drafter(Protocol):
     """Proposes blocks and hears how they fared."""
 
-    def propose(self, input_ids: Tensor, budget: int, target: Any) -> Draft:
-        """Draft at most `budget` tokens after `input_ids`."""
+    def propose(self, texts: list[Tensor], budgets: list[int], target: Any) -> Draft:
+        """Draft at most `budgets[row]` tokens after each text."""
         ...
 
-    def observe(self, input_ids: Tensor, scores: Tensor, accepted: int, drafted: int) -> None:
-        """Learn that `accepted` of the last block's tokens were accepted, leading to `input_ids`."""
+    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+        """Learn how many of each row's drafted tokens were accepted, leading to `texts`."""
+        ...
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with some of the rows."""
         ...
 
     def finish(self) -> None:
@@ -97,114 +106,107 @@ class DraftModelGenerator(CandidateGenerator):
         logits_processor: LogitsProcessorList,
         do_sample: bool = False,
         eos_token_ids: frozenset[int] = frozenset(),
-        attention_mask: Tensor | None = None,
+        padding: list[int] | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
         self.gamma = settings.num_assistant_tokens
         self._vocab_size = vocab_size
-        self._own_vocab_size = model.get_input_embeddings().weight.shape[0]
         self._processors = logits_processor
         self._do_sample = do_sample
-        self._eos_token_ids = eos_token_ids
-        self._prompt_mask = attention_mask if attention_mask is not None and not bool(attention_mask.all()) else None
-        self._cache = draft_cache(model)
-        self._cached = 0  # positions in the cache; all of them agree with the accepted text
-        self._keep_last = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        self._eos = torch.tensor(sorted(eos_token_ids), dtype=torch.long, device=model.device)
+        self._cached = CachedModel(model, padding or [0])
 
-    def propose(self, input_ids: Tensor, budget: int, target: Any = None) -> Draft:
-        """Draft until gamma, the budget, the end of the text or a token the draft is unsure of."""
-        device = input_ids.device
-        sequence = input_ids.to(self.model.device)
-        self._rewind(sequence.shape[1] - 1)
-        tokens, logits, scores = [], [], []
-        for _ in range(min(self.gamma, budget)):
-            raw = self._step(sequence)
-            processed = self._processors(sequence, raw.clone()) if self._processors else raw
-            token = self._choose(processed)
-            sequence = torch.cat([sequence, token], dim=1)
-            tokens.append(token)
+    def propose(self, texts: list[Tensor], budgets: list[int], target: Any = None) -> Draft:
+        """Draft until gamma, the budget, or a row's end or a token the draft is unsure of; go on while any row does."""
+        device = texts[0].device
+        texts = [text.to(self.model.device) for text in texts]
+        tokens = torch.empty((len(texts), 0), dtype=torch.long, device=self.model.device)
+        logits: list[Tensor] = []
+        scores: list[Tensor] = []
+        limits = [min(self.gamma, budget) for budget in budgets]
+        lengths = [0] * len(texts)
+        for step in range(max(limits)):
+            read = self._cached.extend(tokens[:, -1:]) if logits else self._cached.read(texts, keep=1)
+            raw = self._fit_vocabulary(read[0][:, -1])
+            processed = process_step(self._processors, texts, tokens, raw)
+            chosen = self._choose(processed)
+            tokens = torch.cat([tokens, chosen], dim=1)
             logits.append(raw)
             scores.append(processed)
-            if self._ends_block(int(token), processed):
+            lengths = [
+                step + 1 if length == step < limit else length for length, limit in zip(lengths, limits, strict=True)
+            ]
+            closed = self._closes(chosen, processed).tolist()
+            limits = [min(limit, step + 1) if ends else limit for limit, ends in zip(limits, closed, strict=True)]
+            if max(limits) <= step + 1:
                 break
-        if not tokens:
-            return Draft(input_ids[:, :0])
+        if not logits:
+            return Draft(tokens.to(device), lengths)
         raw_logits = torch.stack(logits, dim=1).to(device)
         return Draft(
-            torch.cat(tokens, dim=1).to(device),
+            tokens.to(device),
+            lengths,
             raw_logits,
             torch.stack(scores, dim=1).to(device) if self._processors else raw_logits,
         )
 
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """transformers' interface: the sequence with the drafted tokens behind it, and their scores."""
-        draft = self.propose(input_ids, self.gamma)
+        self._cached.forget([input_ids.shape[1] - 1])
+        draft = self.propose([input_ids], [self.gamma])
         return torch.cat([input_ids, draft.tokens], dim=1), draft.scores
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
         """transformers' interface: adapt gamma."""
-        self.observe(input_ids, scores, num_matches, scores.shape[1] - 1)
+        self.observe([input_ids], scores, [num_matches], [scores.shape[1] - 1])
 
-    def observe(self, input_ids: Tensor, scores: Tensor, accepted: int, drafted: int) -> None:
-        """Forget what the target rejected, and adapt gamma if a schedule asks for it."""
-        self._rewind(input_ids.shape[1] - 1)
+    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+        """Forget what the target rejected (the last token is read next), and adapt gamma if a schedule asks for it."""
+        self._cached.forget([text.shape[1] - 1 for text in texts])
         if self.settings.num_assistant_tokens_schedule != "constant":
             self.gamma = self.gamma + 2 if accepted == drafted else max(1, self.gamma - 1)
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with some of the rows."""
+        self._cached.select(rows)
 
     def finish(self) -> None:
         """Leave gamma in the draft's config for the next call, as transformers' heuristic schedule does."""
         if self.settings.num_assistant_tokens_schedule == "heuristic":
             self.model.generation_config.num_assistant_tokens = self.gamma
 
-    def _rewind(self, length: int) -> None:
-        """Cut the cache to the accepted text without its last token, which the next step reads."""
-        if self._cached > length:
-            self._cache.crop(length - self._cached)
-            self._cached = length
-
-    def _step(self, sequence: Tensor) -> Tensor:
-        """Read what the cache has not seen; the next token's logits over the target's vocabulary. (1, vocab) float32"""
-        new = sequence[:, self._cached :].clamp(max=self._own_vocab_size - 1)
-        positions = {}
-        if self._prompt_mask is not None:
-            mask = torch.nn.functional.pad(
-                self._prompt_mask.to(sequence.device), (0, sequence.shape[1] - self._prompt_mask.shape[1]), value=1
-            )
-            position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[:, self._cached :]
-            positions = {"attention_mask": mask, "position_ids": position_ids}
-        output = self.model(input_ids=new, past_key_values=self._cache, use_cache=True, **self._keep_last, **positions)
-        self._cached = sequence.shape[1]
-        logits = output.logits[:, -1].float()
-        # vocabularies padded to different sizes: cut what the target lacks, rule out what the draft lacks
+    def _fit_vocabulary(self, logits: Tensor) -> Tensor:
+        """Vocabularies padded to different sizes: cut what the target lacks, rule out what the draft lacks."""
         missing = self._vocab_size - logits.shape[-1]
-        if missing == 0:
-            return logits
-        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+        return logits if missing == 0 else torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
 
     def _choose(self, scores: Tensor) -> Tensor:
-        """The next drafted token. (1, vocab) -> (1, 1)"""
+        """The next drafted token of each row. (rows, vocab) -> (rows, 1)"""
         if self._do_sample:
             return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
         return scores.argmax(dim=-1, keepdim=True)
 
-    def _ends_block(self, token: int, scores: Tensor) -> bool:
-        if token in self._eos_token_ids:
-            return True
+    def _closes(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Which rows need no further draft: (rows, 1), (rows, vocab) -> (rows,)"""
+        closes = torch.isin(tokens[:, 0], self._eos)
         threshold = self.settings.assistant_confidence_threshold
-        return threshold > 0.0 and float(scores.softmax(dim=-1)[0, token]) < threshold
+        if threshold > 0.0:
+            closes = closes | (scores.softmax(dim=-1).gather(-1, tokens)[:, 0] < threshold)
+        return closes
 
 
 class StockDrafter:
-    """Any of transformers' own candidate generators."""
+    """Any of transformers' own candidate generators; they take one row."""
 
     def __init__(self, generator: CandidateGenerator) -> None:
         self.generator = generator
         self._accepted = 0
         self._first = True
 
-    def propose(self, input_ids: Tensor, budget: int, target: Any) -> Draft:
+    def propose(self, texts: list[Tensor], budgets: list[int], target: Any) -> Draft:
         """The generator's candidates, cut to the budget."""
+        (input_ids,), (budget,) = texts, budgets
         extra: dict[str, Any] = {}
         if self.generator.requires_model_outputs:
             extra = {
@@ -219,26 +221,15 @@ class StockDrafter:
         if scores is not None:
             scores = scores[:, : tokens.shape[1]].to(input_ids.device).float()
         # only processed scores are handed out, so they stand for the raw logits too
-        return Draft(tokens, scores, scores)
+        return Draft(tokens, [tokens.shape[1]], scores, scores)
 
-    def observe(self, input_ids: Tensor, scores: Tensor, accepted: int, drafted: int) -> None:
+    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
         """Tell the generator how its candidates fared."""
-        self._accepted = accepted
-        self.generator.update_candidate_strategy(input_ids, scores, accepted)
+        self._accepted = accepted[0]
+        self.generator.update_candidate_strategy(texts[0], scores, accepted[0])
+
+    def select(self, rows: list[int]) -> None:
+        """A single row is never dropped before the end."""
 
     def finish(self) -> None:
         """Nothing to do."""
-
-
-def draft_cache(model: PreTrainedModel) -> DynamicCache:
-    """A cache that can be cut back by any number of tokens.
-
-    Layers with a sliding window keep their whole past here (the mask still limits what they see), which makes every cut
-    exact; only linear-attention models need the cache layers of their config.
-    """
-    layer_types = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if all(kind in ("full_attention", "sliding_attention", "chunked_attention") for kind in layer_types):
-        return DynamicCache()
-    cache = DynamicCache(config=model.config)
-    cache.activate_past_recording()
-    return cache

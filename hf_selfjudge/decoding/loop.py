@@ -16,16 +16,17 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from ..features import Block, token_log_probs
+from ..features import Block
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
-from ..verification import Verdict, consult, settle
+from ..verification import consult, settle
 from . import checks
 from .drafting import Draft, Drafter, DraftModelGenerator, DraftSettings, StockDrafter
 from .processing import process_scores
-from .statistics import JudgeStats, Replacement, Source
+from .rows import Outcome, Row
+from .statistics import JudgeStats
 from .stopping import Stopper
-from .target import Target
+from .target import BatchTarget, SingleTarget
 from .timing import PhaseTimer
 
 
@@ -105,56 +106,58 @@ class JudgeDecoding:
         checks.check_call(input_ids, generation_config, logits_processor, model_kwargs)
         tokenizers = (self.tokenizer, self.assistant_tokenizer)
         checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
-        drafter = self._drafter(model, input_ids, logits_processor, generation_config, model_kwargs)
+        padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
+        drafter = self._drafter(model, input_ids, padding, logits_processor, generation_config, model_kwargs)
+        target = self._target(model, padding, drafter, model_kwargs)
         stopper = self._stopper(stopping_criteria, generation_config)
         rule = None if self.rule is None else self.rule.to(input_ids.device)
-        generator = getattr(drafter, "generator", None)
-        target = Target(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
-        timer, stats = PhaseTimer(input_ids.device), JudgeStats(mode=self.mode)
+        timer = PhaseTimer(input_ids.device)
+        rows = [Row(input_ids[index : index + 1], self.mode) for index in range(input_ids.shape[0])]
         outputs = _Outputs(generation_config)
-        prompt_length, done = input_ids.shape[1], False
-        try:
-            if self.streamer is not None:
-                self.streamer.put(input_ids.cpu())
-            while not done:
-                with timer.phase("draft"):
-                    draft = drafter.propose(input_ids, stopper.max_length - input_ids.shape[1] - 1, target)
-                with timer.phase("target"):
-                    seen = target.forward(input_ids, draft.tokens)
-                with timer.phase("verify"):
-                    scores = process_scores(logits_processor, input_ids, draft.tokens, seen.logits)
-                    block = _block(draft, seen, scores, generation_config.do_sample)
-                with timer.phase("judge"):
-                    opinion = consult(block, rule, self.mode)
-                with timer.phase("verify"):
-                    verdict = settle(block, opinion, self.mode)
-                    outcome = _Outcome.read(verdict, draft)
-                outputs.add(seen.logits, scores, len(outcome.tokens))
-                kept, done = stopper.cut(input_ids, outcome.tokens, outputs.scores)
+        if self.streamer is not None:
+            self.streamer.put(input_ids.cpu())
+        active = rows
+        while active:
+            texts = [row.text for row in active]
+            with timer.phase("draft"):
+                draft = drafter.propose(texts, stopper.budgets(texts), target)
+            with timer.phase("target"):
+                seen = target.forward(texts, draft.tokens)
+            with timer.phase("verify"):
+                scores = process_scores(logits_processor, texts, draft.tokens, seen.logits)
+                block = _block(draft, seen, scores, generation_config.do_sample)
+            with timer.phase("judge"):
+                opinion = consult(block, rule, self.mode)
+            with timer.phase("verify"):
+                verdict = settle(block, opinion, self.mode)
+                outcomes = Outcome.read(verdict, draft)
+            for index, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
+                outputs.add(seen.logits[index], scores[index], len(outcome.tokens))
+                kept, row.done = stopper.cut(row.text, outcome.tokens, outputs.scores)
                 outputs.keep(kept - len(outcome.tokens))
-                new = torch.tensor([outcome.tokens[:kept]], dtype=input_ids.dtype, device=input_ids.device)
-                position = input_ids.shape[1] - prompt_length
-                stats.add_cycle(outcome.sources[:kept], draft.tokens.shape[1], outcome.accepted)
-                stats.replacements += _replacements(block, verdict, outcome.sources[:kept], position)
-                input_ids = torch.cat([input_ids, new], dim=1)
-                target.keep(kept, draft.tokens.shape[1])
-                drafter.observe(input_ids, scores, min(kept, outcome.accepted), draft.tokens.shape[1])
-                if self.streamer is not None:
-                    self.streamer.put(new.cpu())
-        finally:
-            target.close()
+                row.advance(block, verdict, outcome, kept, index)
+            target.keep([row.kept for row in active], draft.tokens.shape[1])
+            drafter.observe([row.text for row in active], scores, [row.accepted for row in active], draft.lengths)
+            if self.streamer is not None:
+                self.streamer.put(active[0].text[:, -active[0].kept :].cpu())
+            going = [index for index, row in enumerate(active) if not row.done]
+            if going and len(going) < len(active):
+                target.select(going)
+                drafter.select(going)
+            active = [active[index] for index in going]
         drafter.finish()
         if self.streamer is not None:
             self.streamer.end()
-        stats.seconds.update(timer.seconds())
+        stats = _total(rows, timer)
         if self.stats_callback is not None:
             self.stats_callback(stats)
-        return outputs.finish(input_ids, target, stats)
+        return outputs.finish(_padded(rows, generation_config), target, stats)
 
     def _drafter(
         self,
         model: PreTrainedModel,
         input_ids: Tensor,
+        padding: list[int],
         processors: LogitsProcessorList,
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
@@ -173,7 +176,12 @@ class JudgeDecoding:
                 logits_processor=processors,
                 do_sample=bool(config.do_sample),
                 eos_token_ids=_eos_token_ids(config),
-                attention_mask=model_kwargs.get("attention_mask"),
+                padding=padding,
+            )
+        if len(padding) > 1:
+            raise ValueError(
+                "A batch of several sequences needs a draft model with the target's tokenizer; transformers' other "
+                "drafters take one sequence at a time."
             )
         return StockDrafter(
             model._get_candidate_generator(
@@ -188,6 +196,15 @@ class JudgeDecoding:
             )
         )
 
+    def _target(
+        self, model: PreTrainedModel, padding: list[int], drafter: Drafter, model_kwargs: dict[str, Any]
+    ) -> SingleTarget | BatchTarget:
+        """One row goes through transformers' own protocol; several keep a length of their own each."""
+        if len(padding) > 1:
+            return BatchTarget(model, padding)
+        generator = getattr(drafter, "generator", None)
+        return SingleTarget(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
+
     def _stopper(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> Stopper:
         criteria = StoppingCriteriaList(criteria)
         if self.stop_strings is not None:
@@ -195,27 +212,8 @@ class JudgeDecoding:
         return Stopper(criteria, _eos_token_ids(config), config.max_length)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """A verdict on the host: the cycle's new tokens before any stop, and where each came from."""
-
-    accepted: int
-    tokens: list[int]
-    sources: list[Source]
-
-    @classmethod
-    def read(cls, verdict: Verdict, draft: Draft) -> _Outcome:
-        """Fetch everything in one transfer: the cycle's only host sync of the target side."""
-        packed = torch.cat([verdict.accepted, verdict.next_token, draft.tokens[0], verdict.aligned[0].long()])
-        accepted, next_token, *rest = packed.tolist()
-        drafted = draft.tokens.shape[1]
-        sources = [Source.MATCHED if aligned else Source.JUDGED for aligned in rest[drafted : drafted + accepted]]
-        last = Source.BONUS if accepted == drafted else Source.CORRECTION
-        return cls(accepted, [*rest[:accepted], next_token], [*sources, last])
-
-
 class _Outputs:
-    """Scores and logits per new token, if the call asks for them."""
+    """Scores and logits per new token, if the call asks for them (of one sequence only)."""
 
     def __init__(self, config: GenerationConfig) -> None:
         self._as_dict = bool(config.return_dict_in_generate)
@@ -225,9 +223,9 @@ class _Outputs:
     def add(self, logits: Tensor, scores: Tensor, count: int) -> None:
         """Append the rows of `count` new tokens."""
         if self.scores is not None:
-            self.scores += tuple(scores[:, i] for i in range(count))
+            self.scores += tuple(scores[i : i + 1] for i in range(count))
         if self.logits is not None:
-            self.logits += tuple(logits[:, i] for i in range(count))
+            self.logits += tuple(logits[i : i + 1] for i in range(count))
 
     def keep(self, surplus: int) -> None:
         """Drop the last `-surplus` rows, which a stop cut off."""
@@ -235,7 +233,9 @@ class _Outputs:
             self.scores = None if self.scores is None else self.scores[:surplus]
             self.logits = None if self.logits is None else self.logits[:surplus]
 
-    def finish(self, sequences: Tensor, target: Target, stats: JudgeStats) -> JudgeDecoderOnlyOutput | Tensor:
+    def finish(
+        self, sequences: Tensor, target: SingleTarget | BatchTarget, stats: JudgeStats
+    ) -> JudgeDecoderOnlyOutput | Tensor:
         """What `generate` returns."""
         if not self._as_dict:
             return sequences
@@ -243,7 +243,7 @@ class _Outputs:
             sequences=sequences,
             scores=self.scores,
             logits=self.logits,
-            past_key_values=target.model_kwargs.get("past_key_values"),
+            past_key_values=target.past_key_values,
             judge_stats=stats,
         )
 
@@ -258,19 +258,8 @@ def _block(draft: Draft, seen: Any, scores: Tensor, do_sample: bool) -> Block:
         target_scores=scores,
         draft_scores=draft.scores,
         uniforms=torch.rand(draft.tokens.shape, device=draft.tokens.device) if do_sample else None,
+        lengths=None if len(draft.lengths) == 1 else torch.tensor(draft.lengths, device=draft.tokens.device),
     )
-
-
-def _replacements(block: Block, verdict: Verdict, sources: list[Source], start: int) -> list[Replacement]:
-    """The tokens of a block that stand only by the rule; costs nothing where there are none."""
-    at = [index for index, source in enumerate(sources) if source is Source.JUDGED]
-    if not at:
-        return []
-    log_p = block.p_scores[:, :-1].float().log_softmax(-1)
-    chosen, drafted = block.target_choice[0].tolist(), block.draft_tokens[0].tolist()
-    p = token_log_probs(log_p, block.draft_tokens).exp()[0].tolist()
-    judged = None if verdict.opinion.probability is None else verdict.opinion.probability[0].tolist()
-    return [Replacement(start + i, chosen[i], drafted[i], p[i], None if judged is None else judged[i]) for i in at]
 
 
 def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:
@@ -284,3 +273,22 @@ def _is_ordinary_draft(draft: PreTrainedModel, config: GenerationConfig) -> bool
     """Whether the draft is a causal LM to be stepped token by token (not an assistant head of another kind)."""
     special = type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant"))
     return not special and getattr(config, "speculation_type", None) is None and not getattr(config, "use_mtp", False)
+
+
+def _total(rows: list[Row], timer: PhaseTimer) -> JudgeStats:
+    """The call's statistics; a batch keeps those of its rows."""
+    stats = rows[0].stats
+    if len(rows) > 1:
+        stats = sum((row.stats for row in rows[1:]), rows[0].stats)
+        stats.rows = [row.stats for row in rows]
+    stats.seconds.update(timer.seconds())
+    return stats
+
+
+def _padded(rows: list[Row], config: GenerationConfig) -> Tensor:
+    """All sequences as one tensor, padded on the right as `generate` does."""
+    if len(rows) == 1:
+        return rows[0].text
+    pad = config.pad_token_id if config.pad_token_id is not None else 0
+    width = max(row.text.shape[1] for row in rows)
+    return torch.cat([torch.nn.functional.pad(row.text, (0, width - row.text.shape[1]), value=pad) for row in rows])

@@ -24,13 +24,30 @@ ROW_WISE = tuple(
 """Processors that look at one row of scores and never at the text, so that a block's rows can go through at once."""
 
 
-def process_scores(processors: LogitsProcessorList, input_ids: Tensor, draft_tokens: Tensor, logits: Tensor) -> Tensor:
-    """Scores of a block: each row processed with the text that precedes it. (1, gamma + 1, vocab)"""
+def process_scores(
+    processors: LogitsProcessorList, texts: list[Tensor], draft_tokens: Tensor, logits: Tensor
+) -> Tensor:
+    """Scores of a block: each row processed with the text that precedes it. (rows, gamma + 1, vocab)"""
     if len(processors) == 0:
         return logits
-    if all(type(processor) in ROW_WISE for processor in processors):
-        return processors(input_ids, logits[0].clone()).unsqueeze(0)
-    text = torch.cat([input_ids, draft_tokens], dim=1)
-    length = input_ids.shape[1]
-    rows = [processors(text[:, : length + row], logits[:, row].clone()) for row in range(logits.shape[1])]
-    return torch.stack(rows, dim=1)
+    if _row_wise(processors):
+        return processors(texts[0], logits.flatten(0, 1).clone()).view(logits.shape)
+    steps = [process_step(processors, texts, draft_tokens[:, :at], logits[:, at]) for at in range(logits.shape[1])]
+    return torch.stack(steps, dim=1)
+
+
+def process_step(processors: LogitsProcessorList, texts: list[Tensor], drafted: Tensor, logits: Tensor) -> Tensor:
+    """Scores of the token after each text and what was drafted behind it. (rows, vocab)"""
+    if len(processors) == 0:
+        return logits
+    if _row_wise(processors):
+        return processors(texts[0], logits.clone())
+    rows = [
+        processors(torch.cat([text, drafted[row : row + 1]], dim=1), logits[row : row + 1].clone())
+        for row, text in enumerate(texts)
+    ]
+    return torch.cat(rows)
+
+
+def _row_wise(processors: LogitsProcessorList) -> bool:
+    return all(type(processor) in ROW_WISE for processor in processors)

@@ -78,6 +78,9 @@ class JudgeStats:
     """Time in the draft, in the target's forwards, in the judge (or other rule), in the rest of verification (logits
     processors, acceptance), and of the whole loop."""
 
+    rows: list[JudgeStats] = field(default_factory=list)
+    """The statistics of each sequence of a batch (empty for one sequence); a batch's times are only in the total."""
+
     @property
     def accepted(self) -> int:
         """Draft tokens kept."""

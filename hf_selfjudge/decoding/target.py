@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation.candidate_generator import (
     _prepare_attention_mask,
@@ -14,21 +14,20 @@ from transformers.generation.candidate_generator import (
     _prepare_token_type_ids,
 )
 
+from ..lm_head import head_inputs
+from .cached_model import CachedModel
+
 
 @dataclass(frozen=True)
 class Verification:
-    """One forward over [x_t, d_1 .. d_gamma]."""
+    """One forward over [x_t, d_1 .. d_gamma] of every row."""
 
-    logits: Tensor  # (1, gamma + 1, vocab) float32
-    hidden: Tensor  # (1, gamma + 1, hidden_size)
+    logits: Tensor  # (rows, gamma + 1, vocab) float32
+    hidden: Tensor  # (rows, gamma + 1, hidden_size)
 
 
-class Target:
-    """Runs the target through transformers' own generation protocol, so that any causal LM works.
-
-    The hidden states are caught at the lm_head's input: the very tensor the logits are made of, without asking the
-    model to keep every layer's states.
-    """
+class SingleTarget:
+    """One row, through transformers' own generation protocol, so that any causal LM with any inputs works."""
 
     def __init__(self, model: PreTrainedModel, model_kwargs: dict[str, Any], overrides: dict[str, Any]) -> None:
         self.model = model
@@ -36,14 +35,17 @@ class Target:
         self.outputs: Any = None
         self._overrides = overrides
         self._first = True
-        self._head_input: Tensor | None = None
-        self._hook = output_head(model).register_forward_pre_hook(self._catch)
         model_kwargs["past_key_values"].activate_past_recording()
 
-    def forward(self, input_ids: Tensor, draft_tokens: Tensor) -> Verification:
+    @property
+    def past_key_values(self) -> Any:
+        """The cache, of the whole text but its last token."""
+        return self.model_kwargs["past_key_values"]
+
+    def forward(self, texts: list[Tensor], draft_tokens: Tensor) -> Verification:
         """Read the tokens not in the cache and the drafted ones."""
         gamma = draft_tokens.shape[1]
-        candidates = torch.cat([input_ids, draft_tokens], dim=1)
+        candidates = torch.cat([texts[0], draft_tokens], dim=1)
         inputs = self.model.prepare_inputs_for_generation(
             candidates,
             next_sequence_length=None if self._first else gamma + 1,
@@ -52,30 +54,24 @@ class Target:
         )
         if "logits_to_keep" in inputs:
             inputs["logits_to_keep"] = gamma + 1
-        self._head_input = None
-        self.outputs = self.model(**{**inputs, **self._overrides})
-        if self._head_input is None:
-            raise RuntimeError(
-                f"{type(self.model).__name__} computed logits without calling its output embeddings, so the judge's "
-                "hidden states cannot be had. Turn off whatever replaces the lm_head (a fused kernel, an adapter)."
-            )
+        with head_inputs(self.model) as caught:
+            self.outputs = self.model(**{**inputs, **self._overrides})
         self._first = False
-        device = input_ids.device
+        device = draft_tokens.device
         return Verification(
             self.outputs.logits[:, -(gamma + 1) :].to(device=device, dtype=torch.float32),
-            self._head_input[:, -(gamma + 1) :].to(device),
+            caught[-1][:, -(gamma + 1) :].to(device),
         )
 
-    def keep(self, new_tokens: int, drafted: int) -> None:
+    def keep(self, new_tokens: list[int], drafted: int) -> None:
         """Keep `new_tokens` of the last forward: the cache forgets the drafts behind them."""
-        self.outputs.past_key_values.crop(-(drafted + 1 - new_tokens))
+        self.outputs.past_key_values.crop(-(drafted + 1 - new_tokens[0]))
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
-            self.outputs, self.model_kwargs, is_encoder_decoder=False, num_new_tokens=new_tokens
+            self.outputs, self.model_kwargs, is_encoder_decoder=False, num_new_tokens=new_tokens[0]
         )
 
-    def close(self) -> None:
-        """Take the catch off the lm_head."""
-        self._hook.remove()
+    def select(self, rows: list[int]) -> None:
+        """A single row is never dropped before the end."""
 
     def _extended_kwargs(self, length: int, gamma: int) -> dict[str, Any]:
         """The model's keyword arguments with masks and positions reaching over the drafted tokens."""
@@ -85,21 +81,26 @@ class Target:
             kwargs = _prepare_position_ids(kwargs, position_ids.shape[-1] + gamma, False)
         return kwargs
 
-    def _catch(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._head_input = args[0]
 
+class BatchTarget:
+    """Many rows of text, each with its own length in the cache."""
 
-def output_head(model: PreTrainedModel) -> nn.Module:
-    """The module that turns hidden states into logits."""
-    head = model.get_output_embeddings()
-    if head is None:
-        raise ValueError(
-            f"{type(model).__name__} has no output embeddings; judge decoding needs a causal language model."
-        )
-    return head
+    past_key_values = None  # rows of different length: nothing that transformers could go on with
 
+    def __init__(self, model: PreTrainedModel, padding: list[int]) -> None:
+        self._cached = CachedModel(model, padding)
+        self._lengths: list[int] = []
 
-def head_width(model: PreTrainedModel) -> int:
-    """The size of the hidden states that the output head reads."""
-    weight = output_head(model).weight
-    return int(weight.shape[-1])  # type: ignore[index]
+    def forward(self, texts: list[Tensor], draft_tokens: Tensor) -> Verification:
+        """Read each row's tokens not in the cache (the prompt, later one token) and the drafted ones."""
+        self._lengths = [text.shape[1] for text in texts]
+        drafted = [torch.cat([text, draft_tokens[r : r + 1]], dim=1) for r, text in enumerate(texts)]
+        return Verification(*self._cached.read(drafted, draft_tokens.shape[1] + 1))
+
+    def keep(self, new_tokens: list[int], drafted: int) -> None:
+        """Keep `new_tokens[row]` of each row's last forward; the last of them is read by the next one."""
+        self._cached.forget([length + new - 1 for length, new in zip(self._lengths, new_tokens, strict=True)])
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with some of the rows."""
+        self._cached.select(rows)

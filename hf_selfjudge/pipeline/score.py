@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..attention import attention_masks
 from ..features import Block, judge_features, token_log_probs
+from ..lm_head import head_inputs
 from .records import Mismatches, Response, Substitutions
 
 SUFFIXES = ("likelihood", "confidence")
@@ -149,9 +151,7 @@ def _forward(
     """Logits and lm_head inputs of the last `kept` positions. (rows, kept, vocab), (rows, kept, hidden)"""
     device = target.device
     ids, position, branch, start = (tensor.to(device) for tensor in (ids, position, branch, start))
-    caught: list[Tensor] = []
-    hook = target.get_output_embeddings().register_forward_pre_hook(lambda module, args: caught.append(args[0]))
-    try:
+    with head_inputs(target) as caught:
         output = target(
             input_ids=ids,
             position_ids=position,
@@ -159,44 +159,19 @@ def _forward(
             use_cache=False,
             **({"logits_to_keep": kept} if target._supports_logits_to_keep() else {}),
         )
-    finally:
-        hook.remove()
-    return output.logits[:, -kept:].float(), caught[0][:, -kept:]
+    return output.logits[:, -kept:].float(), caught[-1][:, -kept:]
 
 
 def _attention_mask(
     target: PreTrainedModel, position: Tensor, branch: Tensor, start: Tensor
 ) -> Tensor | dict[str, Tensor]:
-    """Who sees whom: (rows, 1, tokens, tokens) bool, one per kind of layer where the model has several."""
+    """Who sees whom: the trunk itself, a branch the trunk before it and itself."""
     back = position[:, :, None] - position[:, None, :]  # how far each key lies before each query
     same = (branch[:, :, None] == branch[:, None, :]) & (back >= 0)
     trunk = (branch[:, None, :] == 0) & (branch[:, :, None] > 0) & (position[:, None, :] < start[:, :, None])
     itself = torch.eye(position.shape[1], dtype=torch.bool, device=position.device)  # padding must see something
-    full = (((same | trunk) & (branch[:, None, :] >= 0)) | itself)[:, None]
-    return _per_layer_kind(target, full, back[:, None])
-
-
-def _per_layer_kind(target: PreTrainedModel, full: Tensor, back: Tensor) -> Tensor | dict[str, Tensor]:
-    """The mask as the target takes it: limited to the window in sliding layers, additive in eager attention."""
-    config = target.config.get_text_config()
-    attention = config._attn_implementation
-    if attention not in ("sdpa", "eager"):
-        raise ValueError(
-            f"Packed scoring needs attention masks that {attention!r} attention does not take; load the target with "
-            "attn_implementation='sdpa'."
-        )
-
-    def ready(mask: Tensor) -> Tensor:
-        if attention == "sdpa":
-            return mask
-        return torch.zeros_like(mask, dtype=target.dtype).masked_fill(~mask, torch.finfo(target.dtype).min)
-
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if window is None or (kinds and "sliding_attention" not in kinds):
-        return ready(full)
-    sliding = ready(full & (back < window))
-    return {"full_attention": ready(full), "sliding_attention": sliding} if kinds else sliding
+    visible = ((same | trunk) & (branch[:, None, :] >= 0)) | itself
+    return attention_masks(target, visible, back)
 
 
 def _score_row(row: _Packed, logits: Tensor, hidden: Tensor, settings: ScoreSettings) -> Substitutions:

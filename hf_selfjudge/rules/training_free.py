@@ -169,7 +169,7 @@ class FLy(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        match = ExactMatch().accept(block)
+        match = ExactMatch().accept(block) & block.drafted
         top = block.p_scores[:, :-1].float().topk(self.top, dim=-1).values.log_softmax(-1)
         unsure = entropy(top) / math.log(self.top) >= self.entropy_threshold
         # following[j]: d_{j+1} .. d_{j+window} all match, False where they leave the block

@@ -1,0 +1,109 @@
+"""A causal LM with a KV cache in which every row has a length of its own.
+
+Rows of a batch accept different numbers of tokens, so what one row keeps another must forget. Forgotten entries become
+holes: the cache remembers the text position of each entry (-1 for a hole), and the attention mask is built from
+positions, so that holes are never seen. Entries that every row has forgotten at the end are cut off; a single row never
+has holes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from ..attention import attention_masks
+from ..lm_head import head_inputs
+
+ORDINARY_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+class CachedModel:
+    """Reads texts into the cache and forgets parts of them again, row by row.
+
+    Texts are given whole, with their left padding; lengths count it too, so that they are those of the text.
+    """
+
+    def __init__(self, model: PreTrainedModel, padding: list[int]) -> None:
+        self.model = model
+        self.lengths = list(padding)  # how much of each row's text is in the cache (or is padding, which never is)
+        self._cache = rollback_cache(model)
+        self._padding = list(padding)
+        self._positions = torch.zeros((len(padding), 0), dtype=torch.long)  # (rows, cached), on the host
+        self._keeps_logits = model._supports_logits_to_keep()
+        self._vocab_size = model.get_input_embeddings().weight.shape[0]
+
+    def read(self, texts: list[Tensor], keep: int) -> tuple[Tensor, Tensor]:
+        """Read what the cache does not hold of each text; logits and lm_head inputs of the last `keep` tokens.
+
+        Texts (1, length) each -> (rows, keep, vocab) float32, (rows, keep, hidden)
+        """
+        unread = [text[:, length:] for text, length in zip(texts, self.lengths, strict=True)]
+        width = max(text.shape[1] for text in unread)
+        tokens = torch.cat([torch.nn.functional.pad(text, (width - text.shape[1], 0)) for text in unread])
+        ends = torch.tensor([text.shape[1] - pad for text, pad in zip(texts, self._padding, strict=True)])[:, None]
+        counts = torch.tensor([text.shape[1] for text in unread])[:, None]
+        index = torch.arange(width)[None]
+        positions = torch.where(index >= width - counts, ends - width + index, -1)
+        return self._forward(tokens, positions, keep)
+
+    def extend(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Read one more token in every row. (rows, 1) -> (rows, 1, vocab) float32, (rows, 1, hidden)"""
+        positions = torch.tensor([length - pad for length, pad in zip(self.lengths, self._padding, strict=True)])
+        return self._forward(tokens, positions[:, None], 1)
+
+    def forget(self, lengths: list[int]) -> None:
+        """Keep at most the first `lengths[row]` tokens of each row's text."""
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        ends = torch.tensor([length - pad for length, pad in zip(self.lengths, self._padding, strict=True)])
+        self._positions = self._positions.masked_fill(self._positions >= ends[:, None], -1)
+        used = (self._positions >= 0).any(dim=0).nonzero()
+        surplus = self._positions.shape[1] - (int(used[-1]) + 1 if len(used) else 0)
+        if surplus:
+            self._cache.crop(-surplus)
+            self._positions = self._positions[:, :-surplus]
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with some of the rows."""
+        self._cache.batch_select_indices(torch.tensor(rows, device=self.model.device))
+        self._positions = self._positions[rows]
+        self.lengths = [self.lengths[row] for row in rows]
+        self._padding = [self._padding[row] for row in rows]
+
+    def _forward(self, tokens: Tensor, positions: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+        known = torch.cat([self._positions, positions], dim=1)
+        extra: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
+        # one plain text per row: the model makes its own mask and positions
+        if not bool((known == torch.arange(known.shape[1])).all()):
+            extra |= self._ragged(known.to(tokens.device), positions.to(tokens.device))
+        ids = tokens.clamp(max=self._vocab_size - 1)  # vocabularies padded to different sizes
+        with head_inputs(self.model) as caught:
+            output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **extra)
+        self._positions = known
+        last = positions[:, -1].tolist()
+        self.lengths = [position + 1 + pad for position, pad in zip(last, self._padding, strict=True)]
+        return output.logits[:, -keep:].float(), caught[-1][:, -keep:]
+
+    def _ragged(self, known: Tensor, new: Tensor) -> dict[str, Any]:
+        """Positions and masks for a cache with holes."""
+        back = new[:, :, None] - known[:, None, :]  # (rows, count, cached + count)
+        index = torch.arange(known.shape[1], device=known.device)
+        itself = index == index[-new.shape[1] :, None]
+        visible = ((back >= 0) & (known >= 0)[:, None, :]) | itself  # padding must see something
+        return {"position_ids": new.clamp(min=0), "attention_mask": attention_masks(self.model, visible, back)}
+
+
+def rollback_cache(model: PreTrainedModel) -> DynamicCache:
+    """A cache that can be cut back by any number of tokens.
+
+    Layers with a sliding window keep their whole past here (the mask still limits what they see), which makes every cut
+    exact; only linear-attention models need the cache layers of their config.
+    """
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if all(kind in ORDINARY_LAYERS for kind in kinds):
+        return DynamicCache()
+    cache = DynamicCache(config=model.config)
+    cache.activate_past_recording()
+    return cache
