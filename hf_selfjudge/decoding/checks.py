@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -107,6 +108,13 @@ def check_call(
             f"judge decoding needs a dynamic cache, found {type(cache).__name__}. Leave out cache_implementation and "
             "past_key_values."
         )
+    mask = model_kwargs.get("attention_mask")
+    length, known = input_ids.shape[1], cache.get_seq_length()
+    if known >= length or (mask is not None and mask.shape[1] != length):
+        raise ValueError(
+            f"input_ids has {length} tokens, past_key_values holds {known}: give the whole text as input_ids (and "
+            "attention_mask), of which the cache holds only a first part."
+        )
     if getattr(config, "assistant_ensemble_weight", None) is not None:
         raise ValueError(
             "assistant_ensemble_weight and judge= are both acceptance rules; use judge='ensemble:W' alone."
@@ -132,6 +140,21 @@ def check_batch(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         raise ValueError("output_scores and output_logits are returned for one sequence at a time, not for a batch.")
     if model_kwargs["past_key_values"].get_seq_length() > 0:
         raise ValueError("A batch of several sequences cannot start from a given past_key_values; leave it out.")
+
+
+def check_ragged(*models: PreTrainedModel | None) -> None:
+    """Refuse models that cannot hold rows of different length in one cache."""
+    for model in models:
+        if model is None:
+            continue
+        kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+        others = sorted(kinds - {"full_attention", "sliding_attention"})
+        if others or "position_ids" not in inspect.signature(type(model).forward).parameters:
+            found = f"has {', '.join(others)} layers" if others else "takes no position_ids"
+            raise ValueError(
+                f"{type(model).__name__} {found}, so that rows of different length cannot share a cache; decode one "
+                "sequence at a time."
+            )
 
 
 def left_padding(input_ids: Tensor, attention_mask: Tensor | None) -> list[int]:

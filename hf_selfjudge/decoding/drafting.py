@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
-from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.generation.candidate_generator import AssistedCandidateGenerator, CandidateGenerator
 
 from .cached_model import CachedModel
 from .processing import process_step
@@ -199,10 +199,15 @@ class DraftModelGenerator(CandidateGenerator):
 class StockDrafter:
     """Any of transformers' own candidate generators; they take one row."""
 
-    def __init__(self, generator: CandidateGenerator) -> None:
+    def __init__(self, generator: CandidateGenerator, settings: DraftSettings) -> None:
         self.generator = generator
         self._accepted = 0
         self._first = True
+        if isinstance(generator, AssistedCandidateGenerator):  # these read the assistant's own config only
+            generator.num_assistant_tokens = settings.num_assistant_tokens
+            for config in (generator.assistant_generation_config, generator.generation_config):
+                config.num_assistant_tokens_schedule = settings.num_assistant_tokens_schedule
+                config.assistant_confidence_threshold = settings.assistant_confidence_threshold
 
     def propose(self, texts: list[Tensor], budgets: list[int], target: Any) -> Draft:
         """The generator's candidates, cut to the budget."""

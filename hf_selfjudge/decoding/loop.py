@@ -104,6 +104,10 @@ class JudgeDecoding:
         """Decode; called by transformers' `generate`."""
         self.check_pair(model)
         checks.check_call(input_ids, generation_config, logits_processor, model_kwargs)
+        if input_ids.shape[0] > 1:
+            checks.check_ragged(model, self.draft)
+            if self.streamer is not None:
+                raise ValueError("streamer= receives one sequence at a time, not a batch; leave it out.")
         tokenizers = (self.tokenizer, self.assistant_tokenizer)
         checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
         padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
@@ -193,7 +197,8 @@ class JudgeDecoding:
                 assistant_model=self.draft,
                 target_tokenizer=self.tokenizer if other_vocabulary else None,
                 assistant_tokenizer=self.assistant_tokenizer if other_vocabulary else None,
-            )
+            ),
+            settings,
         )
 
     def _target(

@@ -33,10 +33,9 @@ def render_response(tokens: list[int], stats: JudgeStats, tokenizer: Any) -> Tex
     text = Text()
     start = 0
     while start < len(tokens):
-        # tokens that share a character (byte-level pieces of one letter) decode only together
-        end = start + 1
-        while end < len(tokens) and "\ufffd" in tokenizer.decode(tokens[start:end]):
-            end += 1
+        # tokens that share a character (at most four bytes of UTF-8) decode only together; a broken one stays alone
+        ends = range(start + 1, min(start + 4, len(tokens)) + 1)
+        end = next((e for e in ends if "\ufffd" not in tokenizer.decode(tokens[start:e])), start + 1)
         text.append(tokenizer.decode(tokens[start:end]), style=STYLES[stats.sources[end - 1]])
         start = end
     return text

@@ -46,9 +46,10 @@ class SingleTarget:
         """Read the tokens not in the cache and the drafted ones."""
         gamma = draft_tokens.shape[1]
         candidates = torch.cat([texts[0], draft_tokens], dim=1)
+        known = self.past_key_values.get_seq_length() if self._first else candidates.shape[1] - gamma - 1
         inputs = self.model.prepare_inputs_for_generation(
             candidates,
-            next_sequence_length=None if self._first else gamma + 1,
+            next_sequence_length=candidates.shape[1] - known,
             is_first_iteration=self._first,
             **self._extended_kwargs(candidates.shape[1], gamma),
         )

@@ -63,9 +63,10 @@ def test_mismatches_are_where_the_draft_differs(target, responses):
 
 
 def test_finish_lets_the_target_write_on_after_the_substitution(target, responses):
-    found = [Mismatches([0, 2], [50, 51]), Mismatches([1], [52])]
+    found = [Mismatches([0, 2, 3], [50, 51, 7]), Mismatches([1], [52])]
     finished = finish(target, responses[:2], found, max_new_tokens=6)
-    assert [len(answers) for answers in finished] == [2, 1]
+    assert [len(answers) for answers in finished] == [3, 1]
+    assert finished[0][2] == [*responses[0].answer[:3], 7]  # the end-of-sequence token ends it
     start = [*responses[0].answer[:2], 51]
     assert finished[0][1] == start + greedy(target, responses[0].prompt + start, 6, eos=7)
     start = [*responses[1].answer[:1], 52]
