@@ -4,7 +4,7 @@ VENV ?= .venv
 OLDEST ?= .venv-oldest
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-slow test-oldest lint format bench clean
+.PHONY: help setup demo test test-slow test-oldest lint format bench readme clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ lint: setup  ## ruff and mypy
 format: setup  ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+readme: setup  ## Put the figures of benchmarks/results into README.md
+	$(BIN)/python benchmarks/readme.py
 
 bench: setup  ## Our loop against stock assisted generation, in one run
 	$(BIN)/python benchmarks/assisted.py --out benchmarks/results/assisted-cpu.json

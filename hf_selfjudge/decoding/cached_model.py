@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..attention import attention_masks
-from ..lm_head import head_inputs
 
 ORDINARY_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -26,21 +25,27 @@ class CachedModel:
     Texts are given whole, with their left padding; lengths count it too, so that they are those of the text.
     """
 
-    def __init__(self, model: PreTrainedModel, padding: list[int]) -> None:
+    def __init__(self, model: PreTrainedModel, padding: list[int], vocab_size: int | None = None) -> None:
         self.model = model
         self.lengths = list(padding)  # how much of each row's text is in the cache (or is padding, which never is)
         self._cache = rollback_cache(model)
         self._padding = list(padding)
-        self._positions = torch.zeros((len(padding), 0), dtype=torch.long)  # (rows, cached), on the host
+        self._cached = 0
+        # text position of each entry, (rows, cached) on the host; a single unpadded row is in order and needs none
+        self._positions = None if self._padding == [0] else torch.zeros((len(padding), 0), dtype=torch.long)
         self._keeps_logits = model._supports_logits_to_keep()
-        self._vocab_size = model.get_input_embeddings().weight.shape[0]
+        # vocabularies padded to different sizes: the other model may write ids that this one has no embedding for
+        own = model.get_input_embeddings().weight.shape[0]
+        self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
 
-    def read(self, texts: list[Tensor], keep: int) -> tuple[Tensor, Tensor]:
-        """Read what the cache does not hold of each text; logits and lm_head inputs of the last `keep` tokens.
+    def read(self, texts: list[Tensor], keep: int) -> Tensor:
+        """Read what the cache does not hold of each text; logits of the last `keep` tokens.
 
-        Texts (1, length) each -> (rows, keep, vocab) float32, (rows, keep, hidden)
+        Texts (1, length) each -> (rows, keep, vocab) float32
         """
         unread = [text[:, length:] for text, length in zip(texts, self.lengths, strict=True)]
+        if self._positions is None:
+            return self._forward(unread[0], None, keep)
         width = max(text.shape[1] for text in unread)
         tokens = torch.cat([torch.nn.functional.pad(text, (width - text.shape[1], 0)) for text in unread])
         ends = torch.tensor([text.shape[1] - pad for text, pad in zip(texts, self._padding, strict=True)])[:, None]
@@ -49,42 +54,51 @@ class CachedModel:
         positions = torch.where(index >= width - counts, ends - width + index, -1)
         return self._forward(tokens, positions, keep)
 
-    def extend(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Read one more token in every row. (rows, 1) -> (rows, 1, vocab) float32, (rows, 1, hidden)"""
+    def extend(self, tokens: Tensor) -> Tensor:
+        """Read one more token in every row. (rows, 1) -> (rows, 1, vocab) float32"""
+        if self._positions is None:
+            return self._forward(tokens, None, 1)
         positions = torch.tensor([length - pad for length, pad in zip(self.lengths, self._padding, strict=True)])
         return self._forward(tokens, positions[:, None], 1)
 
     def forget(self, lengths: list[int]) -> None:
         """Keep at most the first `lengths[row]` tokens of each row's text."""
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
-        ends = torch.tensor([length - pad for length, pad in zip(self.lengths, self._padding, strict=True)])
-        self._positions = self._positions.masked_fill(self._positions >= ends[:, None], -1)
-        used = (self._positions >= 0).any(dim=0).nonzero()
-        surplus = self._positions.shape[1] - (int(used[-1]) + 1 if len(used) else 0)
+        if self._positions is None:
+            surplus = self._cached - self.lengths[0]
+        else:
+            ends = torch.tensor([length - pad for length, pad in zip(self.lengths, self._padding, strict=True)])
+            self._positions = self._positions.masked_fill(self._positions >= ends[:, None], -1)
+            used = (self._positions >= 0).any(dim=0).nonzero()
+            surplus = self._cached - (int(used[-1]) + 1 if len(used) else 0)
+            self._positions = self._positions[:, : self._cached - surplus]
         if surplus:
             self._cache.crop(-surplus)
-            self._positions = self._positions[:, :-surplus]
+            self._cached -= surplus
 
     def select(self, rows: list[int]) -> None:
         """Go on with some of the rows."""
+        if self._positions is None:
+            return
         self._cache.batch_select_indices(torch.tensor(rows, device=self.model.device))
         self._positions = self._positions[rows]
         self.lengths = [self.lengths[row] for row in rows]
         self._padding = [self._padding[row] for row in rows]
 
-    def _forward(self, tokens: Tensor, positions: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-        known = torch.cat([self._positions, positions], dim=1)
+    def _forward(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
+        """Read tokens at their text positions (-1 for padding, None for a single row in order)."""
         extra: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
-        # one plain text per row: the model makes its own mask and positions
-        if not bool((known == torch.arange(known.shape[1])).all()):
-            extra |= self._ragged(known.to(tokens.device), positions.to(tokens.device))
-        ids = tokens.clamp(max=self._vocab_size - 1)  # vocabularies padded to different sizes
-        with head_inputs(self.model) as caught:
-            output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **extra)
-        self._positions = known
-        last = positions[:, -1].tolist()
-        self.lengths = [position + 1 + pad for position, pad in zip(last, self._padding, strict=True)]
-        return output.logits[:, -keep:].float(), caught[-1][:, -keep:]
+        if self._positions is not None and positions is not None:
+            self._positions = torch.cat([self._positions, positions], dim=1)
+            extra |= self._ragged(self._positions.to(tokens.device), positions.to(tokens.device))
+            self.lengths = [int(last) + 1 + pad for last, pad in zip(positions[:, -1], self._padding, strict=True)]
+        else:
+            self.lengths = [self.lengths[0] + tokens.shape[1]]
+        if self._largest_id is not None:
+            tokens = tokens.clamp(max=self._largest_id)
+        output = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **extra)
+        self._cached += tokens.shape[1]
+        return output.logits[:, -keep:].float()
 
     def _ragged(self, known: Tensor, new: Tensor) -> dict[str, Any]:
         """Positions and masks for a cache with holes."""

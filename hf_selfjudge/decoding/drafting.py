@@ -114,8 +114,8 @@ class DraftModelGenerator(CandidateGenerator):
         self._vocab_size = vocab_size
         self._processors = logits_processor
         self._do_sample = do_sample
-        self._eos = torch.tensor(sorted(eos_token_ids), dtype=torch.long, device=model.device)
-        self._cached = CachedModel(model, padding or [0])
+        self._eos_token_ids = eos_token_ids
+        self._cached = CachedModel(model, padding or [0], vocab_size)
 
     def propose(self, texts: list[Tensor], budgets: list[int], target: Any = None) -> Draft:
         """Draft until gamma, the budget, or a row's end or a token the draft is unsure of; go on while any row does."""
@@ -128,7 +128,7 @@ class DraftModelGenerator(CandidateGenerator):
         lengths = [0] * len(texts)
         for step in range(max(limits)):
             read = self._cached.extend(tokens[:, -1:]) if logits else self._cached.read(texts, keep=1)
-            raw = self._fit_vocabulary(read[0][:, -1])
+            raw = self._fit_vocabulary(read[:, -1])
             processed = process_step(self._processors, texts, tokens, raw)
             chosen = self._choose(processed)
             tokens = torch.cat([tokens, chosen], dim=1)
@@ -137,7 +137,7 @@ class DraftModelGenerator(CandidateGenerator):
             lengths = [
                 step + 1 if length == step < limit else length for length, limit in zip(lengths, limits, strict=True)
             ]
-            closed = self._closes(chosen, processed).tolist()
+            closed = self._closes(chosen, processed)
             limits = [min(limit, step + 1) if ends else limit for limit, ends in zip(limits, closed, strict=True)]
             if max(limits) <= step + 1:
                 break
@@ -187,12 +187,13 @@ class DraftModelGenerator(CandidateGenerator):
             return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
         return scores.argmax(dim=-1, keepdim=True)
 
-    def _closes(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """Which rows need no further draft: (rows, 1), (rows, vocab) -> (rows,)"""
-        closes = torch.isin(tokens[:, 0], self._eos)
+    def _closes(self, tokens: Tensor, scores: Tensor) -> list[bool]:
+        """Which rows need no further draft, from their last token and its scores: (rows, 1), (rows, vocab)"""
+        closes = [token in self._eos_token_ids for token in tokens[:, 0].tolist()]
         threshold = self.settings.assistant_confidence_threshold
         if threshold > 0.0:
-            closes = closes | (scores.softmax(dim=-1).gather(-1, tokens)[:, 0] < threshold)
+            unsure = (scores.softmax(dim=-1).gather(-1, tokens)[:, 0] < threshold).tolist()
+            closes = [ends or doubts for ends, doubts in zip(closes, unsure, strict=True)]
         return closes
 
 

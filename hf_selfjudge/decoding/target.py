@@ -96,7 +96,10 @@ class BatchTarget:
         """Read each row's tokens not in the cache (the prompt, later one token) and the drafted ones."""
         self._lengths = [text.shape[1] for text in texts]
         drafted = [torch.cat([text, draft_tokens[r : r + 1]], dim=1) for r, text in enumerate(texts)]
-        return Verification(*self._cached.read(drafted, draft_tokens.shape[1] + 1))
+        keep = draft_tokens.shape[1] + 1
+        with head_inputs(self._cached.model) as caught:
+            logits = self._cached.read(drafted, keep)
+        return Verification(logits, caught[-1][:, -keep:])
 
     def keep(self, new_tokens: list[int], drafted: int) -> None:
         """Keep `new_tokens[row]` of each row's last forward; the last of them is read by the next one."""

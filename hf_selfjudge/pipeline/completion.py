@@ -19,8 +19,7 @@ def complete(
     """
     order = sorted(range(len(prefixes)), key=lambda index: -len(prefixes[index]))
     own = model.generation_config
-    eos = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
-    eos = [token for token in eos if token is not None]
+    eos = end_tokens(model)
     pad = own.pad_token_id if own.pad_token_id is not None else (eos[0] if eos else 0)
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=eos or None, pad_token_id=pad, bos_token_id=None
@@ -40,6 +39,12 @@ def complete(
             model.generation_config = own
         for row, index in enumerate(batch):
             yield index, _until_end(output[row, width:].tolist(), set(eos))
+
+
+def end_tokens(model: PreTrainedModel) -> list[int]:
+    """The model's end-of-sequence tokens."""
+    eos = model.generation_config.eos_token_id
+    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def _until_end(tokens: list[int], eos: set[int]) -> list[int]:

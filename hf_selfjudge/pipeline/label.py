@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .completion import complete
+from .completion import complete, end_tokens
 from .records import Mismatches, Response
 
 
@@ -44,10 +44,13 @@ def finish(
         for position, token in zip(found.positions, found.draft_tokens, strict=True):
             kept.append([*response.answer[:position], token])
             owners.append(row)
-    prefixes = [responses[row].prompt + start for row, start in zip(owners, kept, strict=True)]
-    answers: list[list[int]] = [[] for _ in prefixes]
-    for index, rest in complete(target, prefixes, max_new_tokens, batch_size):
-        answers[index] = kept[index] + rest
+    # a substituted end-of-sequence token ends the answer right there
+    ended = end_tokens(target)
+    going = [index for index, start in enumerate(kept) if start[-1] not in ended]
+    answers = list(kept)
+    prefixes = [responses[owners[index]].prompt + kept[index] for index in going]
+    for place, rest in complete(target, prefixes, max_new_tokens, batch_size):
+        answers[going[place]] = kept[going[place]] + rest
     finished: list[list[list[int]]] = [[] for _ in responses]
     for owner, answer in zip(owners, answers, strict=True):
         finished[owner].append(answer)

@@ -1,0 +1,56 @@
+"""The `selfjudge` command. Heavy imports happen inside the subcommands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line and run a subcommand."""
+    parser = argparse.ArgumentParser(
+        prog="selfjudge",
+        description="Judge decoding for Hugging Face transformers: speculative decoding that also accepts draft tokens "
+        "which keep the meaning.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_demo(commands)
+    arguments = vars(parser.parse_args(argv))
+    run = arguments.pop("run")
+    arguments.pop("command")
+    run(**arguments)
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="judge decoding on the embedded pair: samples, a table and a page",
+        description="Load the embedded pair (a 5.0M-parameter target, a 0.5M draft and a judge trained for them; "
+        "nothing is downloaded), show three answers token by token, then decode held-out items exactly and with the "
+        "judge and print task scores, accepted tokens and speed. About two minutes on two cores.",
+    )
+    demo.add_argument("--items", type=int, default=500, help="held-out items of each task (default: %(default)s)")
+    demo.add_argument("--gamma", type=int, default=7, help="tokens drafted per block (default: %(default)s)")
+    demo.add_argument("--threshold", help="operating point: a name in the judge's config, or a theta in [0, 1]")
+    demo.add_argument("--workers", type=int, default=2, help="worker processes (default: %(default)s)")
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the page (default: %(default)s)")
+    demo.set_defaults(run=_demo)
+
+
+def _demo(items: int, gamma: int, threshold: str | None, workers: int, out: Path) -> None:
+    from .playground.demo import DemoSettings
+    from .playground.demo import run as run_demo
+
+    run_demo(DemoSettings(items=items, gamma=gamma, threshold=_threshold(threshold), workers=workers), out)
+
+
+def _threshold(text: str | None) -> str | float | None:
+    """A theta if it reads as a number, else the name of an operating point."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The README's figures are those of the result files."""
+
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_figures_come_from_the_result_files():
+    render = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["render"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert render(text) == text, "run `make readme`"
+
+
+def test_readme_names_only_files_that_exist():
+    import re
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([\w/.]+)` \|", text, re.MULTILINE)
+    assert len(named) > 10
+    missing = [name for name in named if not (ROOT / "hf_selfjudge" / name).exists() and not (ROOT / name).exists()]
+    assert not missing
