@@ -40,9 +40,11 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=5, help="timed runs of each method, interleaved; the median counts"
     )
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads; one is the least noisy")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="write the results here as JSON")
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     results = {
         "command": "python benchmarks/assisted.py",
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else f"{platform.machine()} CPU",

@@ -55,8 +55,8 @@ def loop_table(results: dict[str, Any]) -> str:
     conditions = (
         f"\n`{results['command']}`: {results['device']}, {results['threads']} thread(s), {results['dtype']}, batch "
         f"{results['batch']}, gamma {results['gamma']}, {results['new_tokens']} new tokens, median of "
-        f"{results['repeats']} interleaved runs, equal acceptance forced; torch {results['versions']['torch']}, transformers "
-        f"{results['versions']['transformers']}."
+        f"{results['repeats']} interleaved runs, equal acceptance forced; torch {results['versions']['torch']}, "
+        f"transformers {results['versions']['transformers']}."
     )
     return "\n".join(lines) + "\n" + conditions
 

@@ -13,7 +13,7 @@ from .decoding.hook import install, uninstall
 
 if TYPE_CHECKING:
     from .config import JudgeConfig, ModelReference
-    from .decoding.loop import JudgeDecoding
+    from .decoding.judge_decoding import JudgeDecoding
     from .decoding.rendering import render_response
     from .decoding.statistics import JudgeStats
     from .features import Block
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "Block": "features",
     "JudgeConfig": "config",
-    "JudgeDecoding": "decoding.loop",
+    "JudgeDecoding": "decoding.judge_decoding",
     "JudgeStats": "decoding.statistics",
     "ModelReference": "config",
     "SelfJudgeVerifier": "judge",

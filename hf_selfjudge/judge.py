@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelHubMixin, hf_hub_download
+from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from .card import TAGS, judge_card
 from .config import JudgeConfig, check_theta
 from .features import Block, judge_features
 from .files import atomic_path, write_text
@@ -30,7 +31,7 @@ class SelfJudgeVerifier(
     nn.Module,
     ModelHubMixin,
     library_name="hf-selfjudge",
-    tags=["selfjudge", "speculative-decoding", "judge-decoding"],
+    tags=TAGS,
 ):
     """A logistic regression (or a small MLP) on the features named in its config.
 
@@ -151,6 +152,10 @@ class SelfJudgeVerifier(
         if threshold is not None:
             judge.threshold = judge.config.theta(threshold)
         return judge.eval()
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """The README.md of a saved or pushed judge."""
+        return judge_card(self.config)
 
     def extra_repr(self) -> str:
         """Shown by print(judge)."""

@@ -90,7 +90,7 @@ def _generate_with_judge(
 ) -> Any:
     """Move everything `custom_generate` callables do not get from transformers into a `JudgeDecoding`."""
     from .drafting import DraftSettings
-    from .loop import JudgeDecoding
+    from .judge_decoding import JudgeDecoding
 
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     call = dict(bound.arguments)

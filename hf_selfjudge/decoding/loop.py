@@ -1,32 +1,24 @@
-"""The decoding loop: draft a block, verify it in one target forward, keep what stands.
-
-`JudgeDecoding` is a `custom_generate` callable, so transformers prepares inputs, processors, criteria and cache, and
-this loop takes over from there.
-"""
+"""The decoding loop: draft a block for every row, verify all of them in one target forward, keep what stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation.stopping_criteria import StopStringCriteria
+from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from ..features import Block
-from ..judge import SelfJudgeVerifier
-from ..rules import Rule, as_rule
+from ..rules import Rule
 from ..verification import consult, settle
-from . import checks
-from .drafting import Draft, Drafter, DraftModelGenerator, DraftSettings, StockDrafter
+from .drafting import Draft, Drafter
 from .processing import process_scores
 from .rows import Outcome, Row
 from .statistics import JudgeStats
 from .stopping import Stopper
-from .target import BatchTarget, SingleTarget
+from .target import BatchTarget, SingleTarget, Verification
 from .timing import PhaseTimer
 
 
@@ -37,187 +29,64 @@ class JudgeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
     judge_stats: JudgeStats | None = None
 
 
-class JudgeDecoding:
-    """Speculative decoding in which a judge may accept what exact verification would reject.
+@dataclass
+class Session:
+    """One call's parts, and the loop over them."""
 
-    Use it by `model.generate(..., assistant_model=draft, judge=judge)`, or without any hook by
-    `model.generate(..., custom_generate=JudgeDecoding(draft, judge))`.
+    drafter: Drafter
+    target: SingleTarget | BatchTarget
+    stopper: Stopper
+    processors: LogitsProcessorList
+    rule: Rule | None
+    mode: str
+    do_sample: bool
+    streamer: Any
+    outputs: Outputs
+    timer: PhaseTimer
 
-    Args:
-        draft: the draft model; None with prompt lookup, early exit or multi-token prediction.
-        judge: a judge, a rule, a rule's spec, or a judge's folder or Hub id; None decodes exactly.
-        mode: "two-stage" (alignment or judge), "judge-only", or "alignment-only" (exact).
-        strict_pair: refuse, instead of warning, a judge trained for another pair.
-        tokenizer, assistant_tokenizer: needed for stop strings and for drafts with another vocabulary.
-        streamer: receives tokens as they are accepted.
-        stop_strings: strings that end the response, as `generate`'s own argument (which needs the hook).
-        stats_callback: called with the `JudgeStats` of each call.
-        draft_settings: num_assistant_tokens, num_assistant_tokens_schedule, assistant_confidence_threshold.
-    """
-
-    def __init__(
-        self,
-        draft: PreTrainedModel | None = None,
-        judge: SelfJudgeVerifier | Rule | str | None = None,
-        *,
-        mode: str = "two-stage",
-        strict_pair: bool = False,
-        tokenizer: Any = None,
-        assistant_tokenizer: Any = None,
-        streamer: Any = None,
-        stop_strings: str | list[str] | None = None,
-        stats_callback: Callable[[JudgeStats], None] | None = None,
-        **draft_settings: Any,
-    ) -> None:
-        checks.check_mode(mode)
-        unknown = sorted(set(draft_settings) - set(DraftSettings.__dataclass_fields__))
-        if unknown:
-            raise TypeError(f"JudgeDecoding got unknown arguments {unknown}.")
-        if stop_strings is not None and tokenizer is None:
-            raise ValueError("stop_strings needs tokenizer=.")
-        self.draft = draft
-        self.rule = None if judge is None else as_rule(judge)
-        self.mode = mode
-        self.strict_pair = strict_pair
-        self.tokenizer = tokenizer
-        self.assistant_tokenizer = assistant_tokenizer
-        self.streamer = streamer
-        self.stop_strings = stop_strings
-        self.stats_callback = stats_callback
-        self.draft_settings = draft_settings
-
-    def check_pair(self, model: PreTrainedModel) -> None:
-        """Refuse a target, draft or judge that do not fit together, before anything runs."""
-        checks.check_target(model)
-        checks.check_judge(model, self.draft, self.rule, self.strict_pair)
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        **model_kwargs: Any,
-    ) -> JudgeDecoderOnlyOutput | Tensor:
-        """Decode; called by transformers' `generate`."""
-        self.check_pair(model)
-        checks.check_call(input_ids, generation_config, logits_processor, model_kwargs)
-        if input_ids.shape[0] > 1:
-            checks.check_ragged(model, self.draft)
-            if self.streamer is not None:
-                raise ValueError("streamer= receives one sequence at a time, not a batch; leave it out.")
-        tokenizers = (self.tokenizer, self.assistant_tokenizer)
-        checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
-        padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
-        drafter = self._drafter(model, input_ids, padding, logits_processor, generation_config, model_kwargs)
-        target = self._target(model, padding, drafter, model_kwargs)
-        stopper = self._stopper(stopping_criteria, generation_config)
-        rule = None if self.rule is None else self.rule.to(input_ids.device)
-        timer = PhaseTimer(input_ids.device)
-        rows = [Row(input_ids[index : index + 1], self.mode) for index in range(input_ids.shape[0])]
-        outputs = _Outputs(generation_config)
+    def run(self, rows: list[Row]) -> None:
+        """Decode until every row is done; rows that are done leave the batch."""
         if self.streamer is not None:
-            self.streamer.put(input_ids.cpu())
+            self.streamer.put(rows[0].text.cpu())
         active = rows
         while active:
-            texts = [row.text for row in active]
-            with timer.phase("draft"):
-                draft = drafter.propose(texts, stopper.budgets(texts), target)
-            with timer.phase("target"):
-                seen = target.forward(texts, draft.tokens)
-            with timer.phase("verify"):
-                scores = process_scores(logits_processor, texts, draft.tokens, seen.logits)
-                block = _block(draft, seen, scores, generation_config.do_sample)
-            with timer.phase("judge"):
-                opinion = consult(block, rule, self.mode)
-            with timer.phase("verify"):
-                verdict = settle(block, opinion, self.mode)
-                outcomes = Outcome.read(verdict, draft)
-            for index, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
-                outputs.add(seen.logits[index], scores[index], len(outcome.tokens))
-                kept, row.done = stopper.cut(row.text, outcome.tokens, outputs.scores)
-                outputs.keep(kept - len(outcome.tokens))
-                row.advance(block, verdict, outcome, kept, index)
-            target.keep([row.kept for row in active], draft.tokens.shape[1])
-            drafter.observe([row.text for row in active], scores, [row.accepted for row in active], draft.lengths)
+            self._cycle(active)
             if self.streamer is not None:
                 self.streamer.put(active[0].text[:, -active[0].kept :].cpu())
             going = [index for index, row in enumerate(active) if not row.done]
             if going and len(going) < len(active):
-                target.select(going)
-                drafter.select(going)
+                self.target.select(going)
+                self.drafter.select(going)
             active = [active[index] for index in going]
-        drafter.finish()
+        self.drafter.finish()
         if self.streamer is not None:
             self.streamer.end()
-        stats = _total(rows, timer)
-        if self.stats_callback is not None:
-            self.stats_callback(stats)
-        return outputs.finish(_padded(rows, generation_config), target, stats)
 
-    def _drafter(
-        self,
-        model: PreTrainedModel,
-        input_ids: Tensor,
-        padding: list[int],
-        processors: LogitsProcessorList,
-        config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-    ) -> Drafter:
-        """Our own generator for a draft of the same vocabulary, transformers' for everything else."""
-        settings = DraftSettings.resolve(self.draft_settings, config, self.draft)
-        other_vocabulary = None not in (self.tokenizer, self.assistant_tokenizer) and not checks.same_vocabulary(
-            self.tokenizer, self.assistant_tokenizer
-        )
-        plain = config.assistant_early_exit is None and config.prompt_lookup_num_tokens is None
-        if self.draft is not None and plain and not other_vocabulary and _is_ordinary_draft(self.draft, config):
-            return DraftModelGenerator(
-                self.draft,
-                settings,
-                vocab_size=model.config.get_text_config().vocab_size,
-                logits_processor=processors,
-                do_sample=bool(config.do_sample),
-                eos_token_ids=_eos_token_ids(config),
-                padding=padding,
-            )
-        if len(padding) > 1:
-            raise ValueError(
-                "A batch of several sequences needs a draft model with the target's tokenizer; transformers' other "
-                "drafters take one sequence at a time."
-            )
-        return StockDrafter(
-            model._get_candidate_generator(
-                generation_config=config,
-                input_ids=input_ids,
-                inputs_tensor=input_ids,
-                logits_processor=processors,
-                model_kwargs=model_kwargs,
-                assistant_model=self.draft,
-                target_tokenizer=self.tokenizer if other_vocabulary else None,
-                assistant_tokenizer=self.assistant_tokenizer if other_vocabulary else None,
-            ),
-            settings,
-        )
-
-    def _target(
-        self, model: PreTrainedModel, padding: list[int], drafter: Drafter, model_kwargs: dict[str, Any]
-    ) -> SingleTarget | BatchTarget:
-        """One row goes through transformers' own protocol; several keep a length of their own each."""
-        if len(padding) > 1:
-            return BatchTarget(model, padding)
-        generator = getattr(drafter, "generator", None)
-        return SingleTarget(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
-
-    def _stopper(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> Stopper:
-        criteria = StoppingCriteriaList(criteria)
-        if self.stop_strings is not None:
-            criteria.append(StopStringCriteria(stop_strings=self.stop_strings, tokenizer=self.tokenizer))
-        return Stopper(criteria, _eos_token_ids(config), config.max_length)
+    def _cycle(self, active: list[Row]) -> None:
+        """Draft a block for every row, verify all of them in one forward, and append what stands."""
+        texts = [row.text for row in active]
+        with self.timer.phase("draft"):
+            draft = self.drafter.propose(texts, self.stopper.budgets(texts), self.target)
+        with self.timer.phase("target"):
+            seen = self.target.forward(texts, draft.tokens)
+        with self.timer.phase("verify"):
+            scores = process_scores(self.processors, texts, draft.tokens, seen.logits)
+            block = _block(draft, seen, scores, self.do_sample)
+        with self.timer.phase("judge"):
+            opinion = consult(block, self.rule, self.mode)
+        with self.timer.phase("verify"):
+            verdict = settle(block, opinion, self.mode)
+            outcomes = Outcome.read(verdict, draft)
+        for index, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
+            self.outputs.add(seen.logits[index], scores[index], len(outcome.tokens))
+            kept, row.done = self.stopper.cut(row.text, outcome.tokens, self.outputs.scores)
+            self.outputs.keep(kept - len(outcome.tokens))
+            row.advance(block, verdict, outcome, kept, index)
+        self.target.keep([row.kept for row in active], draft.tokens.shape[1])
+        self.drafter.observe([row.text for row in active], scores, [row.accepted for row in active], draft.lengths)
 
 
-class _Outputs:
+class Outputs:
     """Scores and logits per new token, if the call asks for them (of one sequence only)."""
 
     def __init__(self, config: GenerationConfig) -> None:
@@ -253,7 +122,7 @@ class _Outputs:
         )
 
 
-def _block(draft: Draft, seen: Any, scores: Tensor, do_sample: bool) -> Block:
+def _block(draft: Draft, seen: Verification, scores: Tensor, do_sample: bool) -> Block:
     """All that is known of the block; sampling adds its random numbers."""
     return Block(
         draft_tokens=draft.tokens,
@@ -265,35 +134,3 @@ def _block(draft: Draft, seen: Any, scores: Tensor, do_sample: bool) -> Block:
         uniforms=torch.rand(draft.tokens.shape, device=draft.tokens.device) if do_sample else None,
         lengths=None if len(draft.lengths) == 1 else torch.tensor(draft.lengths, device=draft.tokens.device),
     )
-
-
-def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:
-    eos = config.eos_token_id
-    if eos is None:
-        return frozenset()
-    return frozenset([eos] if isinstance(eos, int) else [int(token) for token in eos])
-
-
-def _is_ordinary_draft(draft: PreTrainedModel, config: GenerationConfig) -> bool:
-    """Whether the draft is a causal LM to be stepped token by token (not an assistant head of another kind)."""
-    special = type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant"))
-    return not special and getattr(config, "speculation_type", None) is None and not getattr(config, "use_mtp", False)
-
-
-def _total(rows: list[Row], timer: PhaseTimer) -> JudgeStats:
-    """The call's statistics; a batch keeps those of its rows."""
-    stats = rows[0].stats
-    if len(rows) > 1:
-        stats = sum((row.stats for row in rows[1:]), rows[0].stats)
-        stats.rows = [row.stats for row in rows]
-    stats.seconds.update(timer.seconds())
-    return stats
-
-
-def _padded(rows: list[Row], config: GenerationConfig) -> Tensor:
-    """All sequences as one tensor, padded on the right as `generate` does."""
-    if len(rows) == 1:
-        return rows[0].text
-    pad = config.pad_token_id if config.pad_token_id is not None else 0
-    width = max(row.text.shape[1] for row in rows)
-    return torch.cat([torch.nn.functional.pad(row.text, (0, width - row.text.shape[1]), value=pad) for row in rows])

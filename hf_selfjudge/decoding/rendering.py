@@ -18,13 +18,14 @@ STYLES = {
 """Colours that stay apart for colour-blind readers; the judge's tokens also differ by background."""
 
 
-def render_response(tokens: list[int], stats: JudgeStats, tokenizer: Any) -> Text:
+def render_response(tokens: list[int], stats: JudgeStats, tokenizer: Any, skip_special_tokens: bool = False) -> Text:
     """The response as rich text: green where the draft matched, yellow where the judge accepted, else the target's own.
 
     Args:
         tokens: the new tokens (`out.sequences[0, prompt_length:]` as a list).
         stats: the call's statistics (`out.judge_stats`).
         tokenizer: the target's tokenizer.
+        skip_special_tokens: leave out the end-of-sequence token and the like.
     """
     if len(tokens) != len(stats.sources):
         raise ValueError(
@@ -36,7 +37,8 @@ def render_response(tokens: list[int], stats: JudgeStats, tokenizer: Any) -> Tex
         # tokens that share a character (at most four bytes of UTF-8) decode only together; a broken one stays alone
         ends = range(start + 1, min(start + 4, len(tokens)) + 1)
         end = next((e for e in ends if "\ufffd" not in tokenizer.decode(tokens[start:e])), start + 1)
-        text.append(tokenizer.decode(tokens[start:end]), style=STYLES[stats.sources[end - 1]])
+        piece = tokenizer.decode(tokens[start:end], skip_special_tokens=skip_special_tokens)
+        text.append(piece, style=STYLES[stats.sources[end - 1]])
         start = end
     return text
 

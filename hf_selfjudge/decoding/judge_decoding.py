@@ -1,0 +1,212 @@
+"""`JudgeDecoding`: judge decoding as a `custom_generate` callable.
+
+transformers prepares inputs, processors, criteria and cache; this checks the call, chooses the parts that fit it, and
+hands them to the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers.generation.stopping_criteria import StopStringCriteria
+
+from ..judge import SelfJudgeVerifier
+from ..rules import Rule, as_rule
+from . import checks
+from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter
+from .loop import JudgeDecoderOnlyOutput, Outputs, Session
+from .rows import Row
+from .statistics import JudgeStats
+from .stopping import Stopper
+from .target import BatchTarget, SingleTarget
+from .timing import PhaseTimer
+
+
+class JudgeDecoding:
+    """Speculative decoding in which a judge may accept what exact verification would reject.
+
+    Use it by `model.generate(..., assistant_model=draft, judge=judge)`, or without any hook by
+    `model.generate(..., custom_generate=JudgeDecoding(draft, judge))`.
+
+    Args:
+        draft: the draft model; None with prompt lookup, early exit or multi-token prediction.
+        judge: a judge, a rule, a rule's spec, or a judge's folder or Hub id; None decodes exactly.
+        mode: "two-stage" (alignment or judge), "judge-only", or "alignment-only" (exact).
+        strict_pair: refuse, instead of warning, a judge trained for another pair.
+        tokenizer, assistant_tokenizer: needed for stop strings and for drafts with another vocabulary.
+        streamer: receives tokens as they are accepted.
+        stop_strings: strings that end the response, as `generate`'s own argument (which needs the hook).
+        stats_callback: called with the `JudgeStats` of each call.
+        draft_settings: num_assistant_tokens, num_assistant_tokens_schedule, assistant_confidence_threshold.
+    """
+
+    def __init__(
+        self,
+        draft: PreTrainedModel | None = None,
+        judge: SelfJudgeVerifier | Rule | str | None = None,
+        *,
+        mode: str = "two-stage",
+        strict_pair: bool = False,
+        tokenizer: Any = None,
+        assistant_tokenizer: Any = None,
+        streamer: Any = None,
+        stop_strings: str | list[str] | None = None,
+        stats_callback: Callable[[JudgeStats], None] | None = None,
+        **draft_settings: Any,
+    ) -> None:
+        checks.check_mode(mode)
+        unknown = sorted(set(draft_settings) - set(DraftSettings.__dataclass_fields__))
+        if unknown:
+            raise TypeError(f"JudgeDecoding got unknown arguments {unknown}.")
+        if stop_strings is not None and tokenizer is None:
+            raise ValueError("stop_strings needs tokenizer=.")
+        self.draft = draft
+        self.rule = None if judge is None else as_rule(judge)
+        self.mode = mode
+        self.strict_pair = strict_pair
+        self.tokenizer = tokenizer
+        self.assistant_tokenizer = assistant_tokenizer
+        self.streamer = streamer
+        self.stop_strings = stop_strings
+        self.stats_callback = stats_callback
+        self.draft_settings = draft_settings
+
+    def check_pair(self, model: PreTrainedModel) -> None:
+        """Refuse a target, draft or judge that do not fit together, before anything runs."""
+        checks.check_target(model)
+        checks.check_judge(model, self.draft, self.rule, self.strict_pair)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> JudgeDecoderOnlyOutput | Tensor:
+        """Decode; called by transformers' `generate`."""
+        self.check_pair(model)
+        checks.check_call(input_ids, generation_config, logits_processor, model_kwargs)
+        if input_ids.shape[0] > 1:
+            checks.check_ragged(model, self.draft)
+            if self.streamer is not None:
+                raise ValueError("streamer= receives one sequence at a time, not a batch; leave it out.")
+        tokenizers = (self.tokenizer, self.assistant_tokenizer)
+        checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
+        padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
+        drafter = self._drafter(model, input_ids, padding, logits_processor, generation_config, model_kwargs)
+        session = Session(
+            drafter=drafter,
+            target=self._target(model, padding, drafter, model_kwargs),
+            stopper=self._stopper(stopping_criteria, generation_config),
+            processors=logits_processor,
+            rule=None if self.rule is None else self.rule.to(input_ids.device),
+            mode=self.mode,
+            do_sample=bool(generation_config.do_sample),
+            streamer=self.streamer,
+            outputs=Outputs(generation_config),
+            timer=PhaseTimer(input_ids.device),
+        )
+        rows = [Row(input_ids[index : index + 1], self.mode) for index in range(input_ids.shape[0])]
+        session.run(rows)
+        stats = _total(rows, session.timer)
+        if self.stats_callback is not None:
+            self.stats_callback(stats)
+        return session.outputs.finish(_padded(rows, generation_config), session.target, stats)
+
+    def _drafter(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        padding: list[int],
+        processors: LogitsProcessorList,
+        config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+    ) -> Drafter:
+        """Our own generator for a draft of the same vocabulary, transformers' for everything else."""
+        settings = DraftSettings.resolve(self.draft_settings, config, self.draft)
+        other_vocabulary = None not in (self.tokenizer, self.assistant_tokenizer) and not checks.same_vocabulary(
+            self.tokenizer, self.assistant_tokenizer
+        )
+        plain = config.assistant_early_exit is None and config.prompt_lookup_num_tokens is None
+        if self.draft is not None and plain and not other_vocabulary and _is_ordinary_draft(self.draft, config):
+            return DraftModelGenerator(
+                self.draft,
+                settings,
+                vocab_size=model.config.get_text_config().vocab_size,
+                logits_processor=processors,
+                do_sample=bool(config.do_sample),
+                eos_token_ids=_eos_token_ids(config),
+                padding=padding,
+            )
+        if len(padding) > 1:
+            raise ValueError(
+                "A batch of several sequences needs a draft model with the target's tokenizer; transformers' other "
+                "drafters take one sequence at a time."
+            )
+        return StockDrafter(
+            model._get_candidate_generator(
+                generation_config=config,
+                input_ids=input_ids,
+                inputs_tensor=input_ids,
+                logits_processor=processors,
+                model_kwargs=model_kwargs,
+                assistant_model=self.draft,
+                target_tokenizer=self.tokenizer if other_vocabulary else None,
+                assistant_tokenizer=self.assistant_tokenizer if other_vocabulary else None,
+            ),
+            settings,
+        )
+
+    def _target(
+        self, model: PreTrainedModel, padding: list[int], drafter: Drafter, model_kwargs: dict[str, Any]
+    ) -> SingleTarget | BatchTarget:
+        """One row goes through transformers' own protocol; several keep a length of their own each."""
+        if len(padding) > 1:
+            return BatchTarget(model, padding)
+        generator = getattr(drafter, "generator", None)
+        return SingleTarget(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
+
+    def _stopper(self, criteria: StoppingCriteriaList, config: GenerationConfig) -> Stopper:
+        criteria = StoppingCriteriaList(criteria)
+        if self.stop_strings is not None:
+            criteria.append(StopStringCriteria(stop_strings=self.stop_strings, tokenizer=self.tokenizer))
+        return Stopper(criteria, _eos_token_ids(config), config.max_length)
+
+
+def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:
+    eos = config.eos_token_id
+    if eos is None:
+        return frozenset()
+    return frozenset([eos] if isinstance(eos, int) else [int(token) for token in eos])
+
+
+def _is_ordinary_draft(draft: PreTrainedModel, config: GenerationConfig) -> bool:
+    """Whether the draft is a causal LM to be stepped token by token (not an assistant head of another kind)."""
+    special = type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant"))
+    return not special and getattr(config, "speculation_type", None) is None and not getattr(config, "use_mtp", False)
+
+
+def _total(rows: list[Row], timer: PhaseTimer) -> JudgeStats:
+    """The call's statistics; a batch keeps those of its rows."""
+    stats = rows[0].stats
+    if len(rows) > 1:
+        stats = sum((row.stats for row in rows[1:]), rows[0].stats)
+        stats.rows = [row.stats for row in rows]
+    stats.seconds.update(timer.seconds())
+    return stats
+
+
+def _padded(rows: list[Row], config: GenerationConfig) -> Tensor:
+    """All sequences as one tensor, padded on the right as `generate` does."""
+    if len(rows) == 1:
+        return rows[0].text
+    pad = config.pad_token_id if config.pad_token_id is not None else 0
+    width = max(row.text.shape[1] for row in rows)
+    return torch.cat([torch.nn.functional.pad(row.text, (0, width - row.text.shape[1]), value=pad) for row in rows])
