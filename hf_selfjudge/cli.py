@@ -18,7 +18,10 @@ def main(argv: list[str] | None = None) -> None:
     arguments = vars(parser.parse_args(argv))
     run = arguments.pop("run")
     arguments.pop("command")
-    run(**arguments)
+    try:
+        run(**arguments)
+    except (ValueError, FileNotFoundError) as error:
+        parser.exit(2, f"selfjudge: {error}\n")
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,24 +33,28 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "judge and print task scores, accepted tokens and speed. About two minutes on two cores.",
     )
     demo.add_argument("--items", type=int, default=500, help="held-out items of each task (default: %(default)s)")
-    demo.add_argument("--gamma", type=int, default=7, help="tokens drafted per block (default: %(default)s)")
-    demo.add_argument("--threshold", help="operating point: a name in the judge's config, or a theta in [0, 1]")
+    demo.add_argument("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")
+    demo.add_argument(
+        "--threshold",
+        default="f1",
+        help="the judge's operating point: a name in its config, or a theta in [0, 1] (default: %(default)s)",
+    )
     demo.add_argument("--workers", type=int, default=2, help="worker processes (default: %(default)s)")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the page (default: %(default)s)")
     demo.set_defaults(run=_demo)
 
 
-def _demo(items: int, gamma: int, threshold: str | None, workers: int, out: Path) -> None:
+def _demo(items: int, gamma: int, threshold: str, workers: int, out: Path) -> None:
     from .playground.demo import DemoSettings
     from .playground.demo import run as run_demo
 
     run_demo(DemoSettings(items=items, gamma=gamma, threshold=_threshold(threshold), workers=workers), out)
 
 
-def _threshold(text: str | None) -> str | float | None:
+def _threshold(text: str) -> str | float:
     """A theta if it reads as a number, else the name of an operating point."""
     try:
-        return None if text is None else float(text)
+        return float(text)
     except ValueError:
         return text
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 
 @torch.no_grad()
 def complete(
-    model: PreTrainedModel, prefixes: Sequence[list[int]], max_new_tokens: int, batch_size: int = 16
+    model: PreTrainedModel,
+    prefixes: Sequence[list[int]],
+    max_new_tokens: int,
+    batch_size: int = 16,
+    progress: str = "complete",
 ) -> Iterator[tuple[int, list[int]]]:
     """Continue each prefix greedily; yields (index, new tokens), the end-of-sequence token included.
+
+    `progress` names the progress bar, which is shown on terminals only.
 
     The longest prefixes come first, so that batches have little padding. The model's own generation config may carry
     sampling or penalties; labels need the plain argmax, so only its special tokens are taken over.
@@ -24,7 +31,7 @@ def complete(
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=eos or None, pad_token_id=pad, bos_token_id=None
     )
-    for start in range(0, len(order), batch_size):
+    for start in tqdm(range(0, len(order), batch_size), progress, unit="batch", disable=None):
         batch = order[start : start + batch_size]
         width = max(len(prefixes[index]) for index in batch)
         ids = torch.full((len(batch), width), pad, dtype=torch.long)

@@ -49,7 +49,7 @@ def finish(
     going = [index for index, start in enumerate(kept) if start[-1] not in ended]
     answers = list(kept)
     prefixes = [responses[owners[index]].prompt + kept[index] for index in going]
-    for place, rest in complete(target, prefixes, max_new_tokens, batch_size):
+    for place, rest in complete(target, prefixes, max_new_tokens, batch_size, "finish"):
         answers[going[place]] = kept[going[place]] + rest
     finished: list[list[list[int]]] = [[] for _ in responses]
     for owner, answer in zip(owners, answers, strict=True):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ..attention import attention_masks
@@ -62,7 +63,7 @@ def score(
     No forward reads more than `max_tokens` tokens, unless a response and one branch already do.
     """
     parts = []
-    for group in _groups(responses, mismatches, settings, max_tokens):
+    for group in tqdm(_groups(responses, mismatches, settings, max_tokens), "score", unit="forward", disable=None):
         parts += _score_group(target, group, settings)
     return Substitutions.join(parts)
 

@@ -175,8 +175,9 @@ Why `full` is as it is: the target's data always follows the style table, so it 
 harmless variants low probabilities. The draft's data follows the table only 30 % of the time, so it words things its
 own way, and it is narrow and trained briefly, so that it also errs; a judge has to tell the two apart. Four drafts were
 tried (two layers of width 96 with 1,200 and with 2,500 steps, one layer of width 128 with 2,500, and this one), and
-this one was chosen on training-side figures of agreement and answer preservation. The target's time limit ended its run
-after 7,749 of the 8,000 steps; on another machine it ends elsewhere, and the weights come out a little different.
+this one was chosen by agreement and answer preservation on held-out items of another seed than the reported ones. The
+target's time limit ended its run after 7,749 of the 8,000 steps; on another machine it ends elsewhere, and the weights
+come out a little different.
 """
 
 

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hf_selfjudge.pipeline.mine import mine
+from hf_selfjudge.pipeline.records import Mismatches, Response
 from hf_selfjudge.playground import evaluate, load, train
 from hf_selfjudge.playground.corpus import Batches
 from hf_selfjudge.playground.recipe import PRESETS, build_model
@@ -144,22 +146,51 @@ def test_evaluation_compares_the_pair(pair, monkeypatch, capsys):
     assert results["open_ended"]["target_score"] is None
 
 
-def test_preservation_and_mismatches_on_a_model_that_knows_itself(pair):
+def test_probabilities_and_preservation_on_a_model_that_knows_itself(pair):
     out, _ = pair
     model = AutoModelForCausalLM.from_pretrained(out / "target", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(out / "target")
     items = generate("news", "test", 3)
-    prompts = [evaluate.prompt_ids(tokenizer, item) for item in items]
     answers = [[5, 6, 7], [8, 9], [10, model.config.eos_token_id]]
-    found, positions = evaluate.find_mismatches(model, model, prompts, answers, 2)
-    assert positions == 7
-    for mismatch in found:
-        prefix = torch.tensor([prompts[mismatch.item] + answers[mismatch.item][: mismatch.position]])
-        probabilities = model(prefix).logits[0, -1].detach().softmax(-1)
-        assert mismatch.token == int(probabilities.argmax())
-        assert mismatch.probability == pytest.approx(float(probabilities.max()), rel=1e-3)
-    ended = [evaluate.Mismatch(0, 1, model.config.eos_token_id, 0.5)]
-    assert evaluate.preservation(model, tokenizer, items, answers, ended, 2) == [True]
+    responses = [
+        Response(i, evaluate.prompt_ids(tokenizer, item), answer)
+        for i, (item, answer) in enumerate(zip(items, answers, strict=True))
+    ]
+    found = mine(model, responses)
+    assert sum(map(len, found)) > 2
+    for response, mismatches, probabilities in zip(
+        responses, found, evaluate.target_probabilities(model, responses, found), strict=True
+    ):
+        for position, token, probability in zip(
+            mismatches.positions, mismatches.draft_tokens, probabilities, strict=True
+        ):
+            prefix = torch.tensor([response.prompt + response.answer[:position]])
+            expected = model(prefix).logits[0, -1].detach().softmax(-1)
+            assert token == int(expected.argmax())
+            assert probability == pytest.approx(float(expected.max()), rel=1e-3)
+    nothing = [Mismatches([], [])] * 3
+    assert evaluate.target_probabilities(model, responses, nothing) == [[], [], []]
+
+
+def test_preservation_asks_whether_the_finished_answer_is_right(pair):
+    out, _ = pair
+    model = AutoModelForCausalLM.from_pretrained(out / "target", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(out / "target")
+    item = generate("word_problems", "test", 1)[0]
+    # the end of the turn as the draft's token: what stands before it is the whole answer
+    answer = tokenizer(item.response)["input_ids"]
+    response = Response(0, evaluate.prompt_ids(tokenizer, item), [*answer, 5])
+    ended = [Mismatches([0, len(answer)], [model.config.eos_token_id] * 2)]
+    assert evaluate.preservation(model, tokenizer, [item], [response], ended, 2) == [[False, True]]
+
+
+def test_the_pick_is_seeded_and_grouped_by_response():
+    mismatches = [Mismatches(list(range(n)), [5] * n) for n in (3, 0, 4)]
+    assert evaluate._pick(mismatches, [0, 1, 2], 100) == {0: [0, 1, 2], 2: [0, 1, 2, 3]}
+    some = evaluate._pick(mismatches, [0, 2], 3)
+    assert sum(map(len, some.values())) == 3
+    assert some == evaluate._pick(mismatches, [0, 2], 3)
+    assert evaluate._pick(mismatches, [1], 3) == {}
 
 
 def test_batched_answers_equal_single_ones(pair, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from hf_selfjudge.playground import multiple_choice, news, word_problems, world
 from hf_selfjudge.playground.news_events import DAYS
-from hf_selfjudge.playground.wording import NAMES, TOWNS, Template, Voice
+from hf_selfjudge.playground.wording import FIDELITY, NAMES, TOWNS, Template, Voice
 from hf_selfjudge.playground.world import TASKS, Item, generate, score, split_of, stream
 
 ALL_TASKS = tuple(TASKS)
@@ -183,16 +183,20 @@ def test_news_checker_finds_single_wrong_facts():
         assert score(item, item.response.replace(str(item.facts["first"]), str(item.facts["first"] + 1))) < 1.0
 
 
-@pytest.mark.parametrize("task", ALL_TASKS)
-def test_two_answers_to_one_item_rarely_agree(task):
+# Measured on 5,000 items: 0.1, 0.8, 9.3 and 8.4 %. One asker's styled slots nearly always agree, so only the free slots
+# are left to vary, and the short answers of the last two tasks have few.
+@pytest.mark.parametrize(
+    ("task", "bound"), [("word_problems", 0.01), ("multiple_choice", 0.03), ("news", 0.15), ("open_ended", 0.15)]
+)
+def test_two_answers_to_one_asker_rarely_agree(task, bound):
     spec = TASKS[task]
     equal = 0
-    for seed in range(200):
+    for seed in range(400):
         facts = spec.draw(random.Random(seed))
         voices = (Voice(random.Random(f"{seed}{side}"), seed % len(NAMES), 0) for side in "ab")
         first, second = (spec.answer(facts, voice) for voice in voices)
         equal += first == second
-    assert equal < 20
+    assert equal / 400 < bound
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
@@ -206,7 +210,8 @@ def test_the_style_table_decides_about_half_of_the_slots(task):
         spec.answer(facts, voice)
         totals = {kind: totals[kind] + voice.counts[kind] for kind in totals}
     assert 0.35 < totals["styled"] / (totals["styled"] + totals["free"]) < 0.65
-    assert 0.9 < totals["as_the_table_says"] / totals["styled"] < 0.99
+    # a random pick hits the table's variant now and then, so the share is between FIDELITY and 1
+    assert FIDELITY - 0.005 < totals["as_the_table_says"] / totals["styled"] < 1.0
     assert (totals["styled"] + totals["free"]) / 300 > 5
 
 
