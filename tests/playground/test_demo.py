@@ -100,9 +100,9 @@ def test_the_results_name_the_threshold_that_was_used():
     part = {"items": 1, "scores": [1.0], "cycles": 2, "new_tokens": 4, "matched": 2, "judged_in": 0}
     decoded = [{"task": "news", "method": method, **part} for method in ("exact", "judge")]
     timed = [{"task": "news", "plain": (1.0, 4), "exact": (1.0, 4), "judge": (1.0, 4)}]
-    for given, named in ((None, "recall"), ("f1", "f1"), (0.25, 0.25), (0.0, 0.0)):
+    for given in ("recall", "f1", 0.25, 0.0):
         results = demo._results(DemoSettings(threshold=given), decoded, timed)
-        assert results["threshold"]["name"] == named
+        assert results["threshold"]["name"] == given
 
 
 @pytest.mark.parametrize("name", ["items", "gamma", "timed", "batch_size", "workers"])
@@ -121,7 +121,7 @@ def test_the_command_line_explains_itself(capsys):
         assert option in text
 
 
-def test_the_command_line_passes_its_settings_on(monkeypatch, tmp_path):
+def test_the_command_line_passes_its_settings_on(monkeypatch, tmp_path, capsys):
     seen = []
     monkeypatch.setattr(demo, "run", lambda settings, out: seen.append((settings, out)))
     cli.main(["demo", "--items", "3", "--threshold", "0.5", "--workers", "1", "--out", str(tmp_path)])
@@ -130,8 +130,10 @@ def test_the_command_line_passes_its_settings_on(monkeypatch, tmp_path):
         (DemoSettings(items=3, threshold=0.5, workers=1), tmp_path),
         (DemoSettings(threshold="f1", gamma=4), tmp_path),
     ]
-    with pytest.raises(ValueError, match="items is 0"):
+    with pytest.raises(SystemExit) as stopped:
         cli.main(["demo", "--items", "0"])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "selfjudge: items is 0, expected at least 1.\n"
 
 
 def test_an_unknown_command_is_refused(capsys):
