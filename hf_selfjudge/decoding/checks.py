@@ -132,10 +132,6 @@ def check_call(
 
 def check_batch(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
     """Refuse what works with one sequence only."""
-    if config.prompt_lookup_num_tokens is not None or config.assistant_early_exit is not None:
-        raise ValueError(
-            "A batch of several sequences needs assistant_model=; transformers' other drafters take one at a time."
-        )
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
         raise ValueError("output_scores and output_logits are returned for one sequence at a time, not for a batch.")
     if model_kwargs["past_key_values"].get_seq_length() > 0:

@@ -197,7 +197,6 @@ def _decode_job(task: str, method: str, batch: list[int]) -> dict[str, Any]:
         "scores": done.scores,
         "cycles": stats.cycles,
         "new_tokens": stats.new_tokens,
-        "drafted": stats.drafted,
         "matched": stats.matched,
         "judged_in": stats.judged_in,
     }

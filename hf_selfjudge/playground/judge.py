@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_selfjudge.config import SCALAR_FEATURES, JudgeConfig, ModelReference
+from hf_selfjudge.config import SCALAR_FEATURES, VECTOR_FEATURES, JudgeConfig, ModelReference
 from hf_selfjudge.files import write_text
 from hf_selfjudge.judge import SelfJudgeVerifier
 from hf_selfjudge.pipeline.calibrate import calibrate
@@ -179,7 +179,7 @@ def _columns(have: tuple[str, ...], want: tuple[str, ...], hidden_size: int) -> 
     """The columns of the wanted features within those of all features at hand."""
     at, columns = 0, list[int]()
     for name in have:
-        width = hidden_size if name in ("hidden", "previous_hidden") else 1
+        width = hidden_size if name in VECTOR_FEATURES else 1
         if name in want:
             columns += range(at, at + width)
         at += width
