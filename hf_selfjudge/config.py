@@ -20,9 +20,13 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_WIDTH = 1 << 20
 """No layer of a model or a judge is wider; a corrupted config.json must not ask for terabytes."""
 
-VECTOR_FEATURES = ("hidden", "previous_hidden")
+VECTOR_FEATURES = ("hidden", "previous_hidden", "next_hidden")
 SCALAR_FEATURES = ("log_p", "log_p_top", "s_prefix", "rank", "entropy", "margin", "log_q", "kl_pq", "kl_qp")
-FEATURES = VECTOR_FEATURES + SCALAR_FEATURES
+AHEAD_FEATURES = ("ahead_known", "ahead_matches", "next_log_p", "ahead_log_p")
+"""Scalars of what the block holds behind a token: the part of its future that the verification forward knows."""
+FEATURES = VECTOR_FEATURES + SCALAR_FEATURES + AHEAD_FEATURES
+LOOK_AHEAD_FEATURES = frozenset({"next_hidden", *AHEAD_FEATURES})
+"""Features that read the drafted tokens behind a token."""
 DRAFT_FEATURES = frozenset({"log_q", "kl_pq", "kl_qp"})
 """Features that need the draft's distribution and so cannot be had from prompt lookup."""
 

@@ -15,6 +15,9 @@ from torch import Tensor
 LOG_FLOOR = -100.0
 """Log-probabilities are clamped here, so that a token with probability zero keeps every feature finite."""
 
+AHEAD = 4
+"""How many of the drafted tokens behind a token its look-ahead features read."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -129,6 +132,46 @@ class _BlockView:
         above = self.log_p > token_log_probs(self.log_p, self.block.draft_tokens).unsqueeze(-1)
         return above.sum(-1).float().log1p()
 
+    @property
+    def next_hidden(self) -> Tensor:
+        """The state after reading the next drafted token; zeros where there is none. (batch, gamma, hidden_size)"""
+        states = torch.nn.functional.pad(self.block.hidden[:, 2:].float(), (0, 0, 0, 1))
+        return torch.where(self.behind(self.block.drafted, 1).unsqueeze(-1), states, 0.0)
+
+    @property
+    def ahead_known(self) -> Tensor:
+        """How many of the next AHEAD tokens were drafted. (batch, gamma)"""
+        return self.sum_behind(self.block.drafted.float())
+
+    @property
+    def ahead_matches(self) -> Tensor:
+        """How many of them in a row, from the next one on, are the target's choice. (batch, gamma)"""
+        choice = self.block.target_logits[:, :-1].argmax(dim=-1)
+        matches = (choice == self.block.draft_tokens) & self.block.drafted
+        unbroken, count = torch.ones_like(matches), torch.zeros_like(matches, dtype=torch.float32)
+        for distance in range(1, AHEAD + 1):
+            unbroken = unbroken & self.behind(matches, distance)
+            count = count + unbroken
+        return count
+
+    @property
+    def log_p_drafted(self) -> Tensor:
+        """log p of each drafted token, 0 at the filling behind a shorter row. (batch, gamma)"""
+        return torch.where(self.block.drafted, self.log_p_draft, 0.0)
+
+    @staticmethod
+    def behind(values: Tensor, distance: int) -> Tensor:
+        """What stands `distance` places behind each place, 0 where the block has ended. (batch, gamma)"""
+        cut = values[:, distance:]
+        return torch.nn.functional.pad(cut, (0, values.shape[1] - cut.shape[1]))
+
+    def sum_behind(self, values: Tensor) -> Tensor:
+        """The sum over the next AHEAD places, in their order whatever the block's length. (batch, gamma)"""
+        total = torch.zeros_like(values)
+        for distance in range(1, AHEAD + 1):
+            total = total + self.behind(values, distance)
+        return total
+
 
 _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
     # the state after reading the drafted token, and the one that predicted it
@@ -143,4 +186,10 @@ _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
     "log_q": lambda view: token_log_probs(view.log_q, view.block.draft_tokens).clamp(min=LOG_FLOOR),
     "kl_pq": lambda view: kl_divergence(view.log_p, view.log_q),
     "kl_qp": lambda view: kl_divergence(view.log_q, view.log_p),
+    # the future that the same forward knows: the drafted tokens behind this one, given this one
+    "next_hidden": lambda view: view.next_hidden,
+    "ahead_known": lambda view: view.ahead_known,
+    "ahead_matches": lambda view: view.ahead_matches,
+    "next_log_p": lambda view: view.behind(view.log_p_drafted, 1),
+    "ahead_log_p": lambda view: view.sum_behind(view.log_p_drafted) / view.ahead_known.clamp(min=1.0),
 }

@@ -26,13 +26,23 @@ def head_width(model: PreTrainedModel) -> int:
 
 
 @contextmanager
-def head_inputs(model: PreTrainedModel) -> Iterator[list[Tensor]]:
+def head_inputs(model: PreTrainedModel, positions: Tensor | None = None) -> Iterator[list[Tensor]]:
     """Catch what the output head reads during the body: the very tensor the logits are made of.
 
     Cheaper than asking for all hidden states, and right for every model that calls its output embeddings.
+
+    With `positions` (indices into the flattened batch and sequence) the head reads only those, and the model's logits
+    are (1, positions, vocab), with whatever scaling or capping the model applies; all states are caught as ever.
     """
     caught: list[Tensor] = []
-    hook = output_head(model).register_forward_pre_hook(lambda module, args: caught.append(args[0]))
+
+    def catch(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        caught.append(args[0])
+        if positions is None:
+            return None
+        return (args[0].flatten(0, 1)[positions.to(args[0].device)][None], *args[1:])
+
+    hook = output_head(model).register_forward_pre_hook(catch)
     try:
         yield caught
     finally:

@@ -233,6 +233,9 @@ def protecting(decide: Decision, tokens: set[int]) -> Decision:
 def features(view: View, j: int, names: tuple[str, ...]) -> np.ndarray:
     log_p, z = log_probs(view.logits[j]), view.d[j]
     second, first = sorted(log_p)[-2:]
+    ahead = range(j + 1, min(j + 5, len(view.d)))  # a row's own drafted tokens: a View has no filling
+    ahead_log_p = [max(log_probs(view.logits[i])[view.d[i]], FLOOR) for i in ahead]
+    hits = [int(np.argmax(view.logits[i])) == view.d[i] for i in ahead]
     values: dict[str, Callable[[], float | np.ndarray]] = {
         "hidden": lambda: view.hidden[j + 1],
         "previous_hidden": lambda: view.hidden[j],
@@ -245,6 +248,11 @@ def features(view: View, j: int, names: tuple[str, ...]) -> np.ndarray:
         "log_q": lambda: max(log_probs(view.draft_logits[j])[z], FLOOR),
         "kl_pq": lambda: kl(log_p, log_probs(view.draft_logits[j])),
         "kl_qp": lambda: kl(log_probs(view.draft_logits[j]), log_p),
+        "next_hidden": lambda: view.hidden[j + 2] if ahead else np.zeros_like(view.hidden[0]),
+        "ahead_known": lambda: len(ahead),
+        "ahead_matches": lambda: ([*hits, False]).index(False),
+        "next_log_p": lambda: ahead_log_p[0] if ahead else 0.0,
+        "ahead_log_p": lambda: sum(ahead_log_p) / len(ahead) if ahead else 0.0,
     }
     return np.concatenate([np.atleast_1d(np.asarray(values[name](), dtype=np.float64)) for name in names])
 

@@ -28,7 +28,7 @@ def test_the_text_reads_back_equal():
 
 def test_derived_values():
     assert FULL.input_size == 24 + 1 + 1
-    assert JudgeConfig(hidden_size=24, features=FEATURES).input_size == 2 * 24 + 9
+    assert JudgeConfig(hidden_size=24, features=FEATURES).input_size == 3 * 24 + 13
     assert FULL.needs_draft_logits
     assert not JudgeConfig(hidden_size=24, features=("hidden", "rank")).needs_draft_logits
     assert (FULL.theta(), FULL.theta("f1"), FULL.theta(0.25), FULL.theta(1)) == (0.7, 0.4, 0.25, 1.0)

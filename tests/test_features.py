@@ -5,10 +5,18 @@ import pytest
 import reference
 import torch
 
-from hf_selfjudge.config import DRAFT_FEATURES, FEATURES, SCALAR_FEATURES, VECTOR_FEATURES, JudgeConfig
-from hf_selfjudge.features import _FEATURES, LOG_FLOOR, Block, judge_features
+from hf_selfjudge.config import (
+    AHEAD_FEATURES,
+    DRAFT_FEATURES,
+    FEATURES,
+    LOOK_AHEAD_FEATURES,
+    SCALAR_FEATURES,
+    VECTOR_FEATURES,
+    JudgeConfig,
+)
+from hf_selfjudge.features import _FEATURES, AHEAD, LOG_FLOOR, Block, judge_features
 
-BATCH, GAMMA, VOCAB, WIDTH = 3, 4, 17, 6
+BATCH, GAMMA, VOCAB, WIDTH = 3, 7, 17, 6
 
 
 def random_block(scale=3.0, dtype=torch.float32, **changes):
@@ -23,10 +31,11 @@ def random_block(scale=3.0, dtype=torch.float32, **changes):
 
 
 def view_of(block, row):
-    """A row of a block as the reference sees it."""
-    logits, draft = block.target_logits[row].numpy(), block.draft_logits[row].numpy()
+    """A row of a block as the reference sees it: without the filling behind it."""
+    count = GAMMA if block.lengths is None else int(block.lengths[row])
+    logits, draft = block.target_logits[row, : count + 1].numpy(), block.draft_logits[row, :count].numpy()
     return reference.View(
-        block.draft_tokens[row].tolist(),
+        block.draft_tokens[row, :count].tolist(),
         list(logits),
         list(block.hidden[row].numpy()),
         list(draft),
@@ -36,9 +45,9 @@ def view_of(block, row):
 
 
 def test_every_configurable_feature_is_implemented():
-    assert set(_FEATURES) == set(FEATURES) == set(VECTOR_FEATURES) | set(SCALAR_FEATURES)
+    assert set(_FEATURES) == set(FEATURES) == {*VECTOR_FEATURES, *SCALAR_FEATURES, *AHEAD_FEATURES}
     assert len(set(FEATURES)) == len(FEATURES)
-    assert set(FEATURES) > DRAFT_FEATURES
+    assert set(FEATURES) > DRAFT_FEATURES | LOOK_AHEAD_FEATURES
 
 
 @pytest.mark.parametrize("names", [*((name,) for name in FEATURES), FEATURES, FEATURES[::-1]], ids=lambda n: n[0])
@@ -52,6 +61,60 @@ def test_features_equal_a_plain_computation(names, scale):
         for j in range(GAMMA):
             expected = reference.features(view_of(block, row), j, names)
             np.testing.assert_allclose(found[row, j].numpy(), expected, rtol=2e-5, atol=2e-5)
+
+
+def agreeable_block(**changes):
+    """A block in which the target agrees with every drafted token but the last but one."""
+    block = random_block(**changes)
+    agrees = torch.arange(GAMMA) != GAMMA - 2
+    tokens = torch.where(agrees, block.target_logits[:, :-1].argmax(-1), block.draft_tokens)
+    return random_block(**(changes | {"draft_tokens": tokens}))
+
+
+def test_look_ahead_respects_the_length_of_each_row():
+    lengths = torch.tensor([GAMMA, 3, 1])
+    block = agreeable_block(lengths=lengths)
+    found = judge_features(block, FEATURES)
+    matches = set()
+    for row in range(BATCH):
+        for j in range(int(lengths[row])):
+            expected = reference.features(view_of(block, row), j, FEATURES)
+            np.testing.assert_allclose(found[row, j].numpy(), expected, rtol=2e-5, atol=2e-5)
+            matches.add(expected[FEATURES.index("ahead_matches") - len(FEATURES)])
+    assert matches == set(range(AHEAD + 1))  # none, some and all have been compared
+
+
+def test_the_filling_behind_a_row_cannot_be_seen():
+    lengths = torch.tensor([5, 3, 1])
+    block = agreeable_block(lengths=lengths)
+    filling = torch.arange(GAMMA)[None] >= lengths[:, None]
+    behind = (
+        torch.arange(GAMMA + 1)[None] > lengths[:, None]
+    )  # the row after the last drafted token is the bonus token's
+    changed = random_block(
+        lengths=lengths,
+        draft_tokens=torch.where(filling, 0, block.draft_tokens),
+        target_logits=torch.where(behind[..., None], float("nan"), block.target_logits),
+        hidden=torch.where(behind[..., None], float("nan"), block.hidden),
+    )
+    names = tuple(LOOK_AHEAD_FEATURES)
+    found, expected = judge_features(changed, names), judge_features(block, names)
+    assert torch.equal(found[~filling], expected[~filling])
+
+
+@pytest.mark.parametrize("known", range(AHEAD + 2))
+def test_a_cut_block_has_the_same_columns(known):
+    """What scoring builds (the token and what is known behind it) against the whole block, bit for bit."""
+    block, at = agreeable_block(), 1
+    end = at + 1 + known
+    whole = judge_features(Block(**(vars(block) | {"lengths": torch.full((BATCH,), end)})), FEATURES)[:, at]
+    cut = Block(
+        block.draft_tokens[:, at:end],
+        block.target_logits[:, at : end + 1],
+        block.hidden[:, at : end + 1],
+        block.draft_logits[:, at:end],
+    )
+    assert torch.equal(judge_features(cut, FEATURES)[:, 0], whole)
 
 
 def test_features_read_logits_not_scores():
@@ -71,7 +134,7 @@ def test_features_are_finite_with_impossible_tokens(where):
         logits[0, 0, 3] = 1.0  # one token is certain
     found = judge_features(random_block(target_logits=target, draft_logits=draft), FEATURES)
     assert torch.isfinite(found).all()
-    assert found[..., 2 * WIDTH].min() >= LOG_FLOOR  # log_p
+    assert found[..., 3 * WIDTH].min() >= LOG_FLOOR  # log_p
 
 
 def test_low_precision_states_are_read_as_float32():

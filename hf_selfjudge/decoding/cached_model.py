@@ -8,6 +8,7 @@ has holes.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..attention import attention_masks
+from ..lm_head import head_inputs
 
 ORDINARY_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -25,8 +27,12 @@ class CachedModel:
     Texts are given whole, with their left padding; lengths count it too, so that they are those of the text.
     """
 
-    def __init__(self, model: PreTrainedModel, padding: list[int], vocab_size: int | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, padding: list[int], vocab_size: int | None = None, with_hidden: bool = False
+    ) -> None:
         self.model = model
+        self.hidden: Tensor | None = None  # (rows, keep, hidden_size): the lm_head's input in the last read, if asked
+        self._with_hidden = with_hidden
         self.lengths = list(padding)  # how much of each row's text is in the cache (or is padding, which never is)
         self._cache = rollback_cache(model)
         self._padding = list(padding)
@@ -85,6 +91,9 @@ class CachedModel:
         self.lengths = [self.lengths[row] for row in rows]
         self._padding = [self._padding[row] for row in rows]
 
+    def finish(self) -> None:
+        """The call is over."""
+
     def _forward(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
         """Read tokens at their text positions (-1 for padding, None for a single row in order)."""
         extra: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
@@ -96,8 +105,10 @@ class CachedModel:
             self.lengths = [self.lengths[0] + tokens.shape[1]]
         if self._largest_id is not None:
             tokens = tokens.clamp(max=self._largest_id)
-        output = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **extra)
+        with head_inputs(self.model) if self._with_hidden else nullcontext([]) as caught:
+            output = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **extra)
         self._cached += tokens.shape[1]
+        self.hidden = caught[-1][:, -keep:] if caught else None
         return output.logits[:, -keep:].float()
 
     def _ragged(self, known: Tensor, new: Tensor) -> dict[str, Any]:

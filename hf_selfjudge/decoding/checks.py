@@ -103,10 +103,10 @@ def check_call(
     if not model_kwargs.get("use_cache", True):
         raise ValueError("judge decoding requires use_cache=True.")
     cache = model_kwargs.get("past_key_values")
-    if cache is None or getattr(cache, "is_compileable", False):
+    if cache is None or (getattr(cache, "is_compileable", False) and config.cache_implementation != "static"):
         raise ValueError(
-            f"judge decoding needs a dynamic cache, found {type(cache).__name__}. Leave out cache_implementation and "
-            "past_key_values."
+            f"judge decoding makes its own static caches, found {type(cache).__name__}. Leave out past_key_values and "
+            "ask for cache_implementation='static', or give a dynamic cache."
         )
     mask = model_kwargs.get("attention_mask")
     length, known = input_ids.shape[1], cache.get_seq_length()

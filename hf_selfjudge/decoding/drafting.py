@@ -16,8 +16,10 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.generation.candidate_generator import AssistedCandidateGenerator, CandidateGenerator
 
+from ..engine.kernels import greedy
 from .cached_model import CachedModel
 from .processing import process_step
+from .static_model import StaticModel
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
@@ -70,7 +72,7 @@ class Draft:
     """A proposed block; raw logits and processed scores as in `Block`, None where the drafter has no distribution."""
 
     tokens: Tensor  # (rows, gamma)
-    lengths: list[int]  # tokens drafted for each row; what stands behind them is filling
+    lengths: Tensor  # (rows,): tokens drafted for each row; what stands behind them is filling
     logits: Tensor | None = None  # (rows, gamma, vocab)
     scores: Tensor | None = None  # (rows, gamma, vocab)
 
@@ -106,7 +108,7 @@ class DraftModelGenerator(CandidateGenerator):
         logits_processor: LogitsProcessorList,
         do_sample: bool = False,
         eos_token_ids: frozenset[int] = frozenset(),
-        padding: list[int] | None = None,
+        cached: CachedModel | StaticModel | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -114,8 +116,10 @@ class DraftModelGenerator(CandidateGenerator):
         self._vocab_size = vocab_size
         self._processors = logits_processor
         self._do_sample = do_sample
-        self._eos_token_ids = eos_token_ids
-        self._cached = CachedModel(model, padding or [0], vocab_size)
+        self._eos_token_ids = torch.tensor(sorted(eos_token_ids), dtype=torch.long, device=model.device)
+        self._cached = CachedModel(model, [0], vocab_size) if cached is None else cached
+        # ending a block early needs a look at each token: on a GPU that costs more than the drafts it saves
+        self._looks = model.device.type != "cuda" or settings.assistant_confidence_threshold > 0.0
 
     def propose(self, texts: list[Tensor], budgets: list[int], target: Any = None) -> Draft:
         """Draft until gamma, the budget, or a row's end or a token the draft is unsure of; go on while any row does."""
@@ -124,9 +128,9 @@ class DraftModelGenerator(CandidateGenerator):
         tokens = torch.empty((len(texts), 0), dtype=torch.long, device=self.model.device)
         logits: list[Tensor] = []
         scores: list[Tensor] = []
-        limits = [min(self.gamma, budget) for budget in budgets]
-        lengths = [0] * len(texts)
-        for step in range(max(limits)):
+        most = [max(0, min(self.gamma, budget)) for budget in budgets]
+        lengths = torch.tensor(most).to(self.model.device, non_blocking=True)
+        for step in range(max(most)):
             read = self._cached.extend(tokens[:, -1:]) if logits else self._cached.read(texts, keep=1)
             raw = self._fit_vocabulary(read[:, -1])
             processed = process_step(self._processors, texts, tokens, raw)
@@ -134,13 +138,13 @@ class DraftModelGenerator(CandidateGenerator):
             tokens = torch.cat([tokens, chosen], dim=1)
             logits.append(raw)
             scores.append(processed)
-            lengths = [
-                step + 1 if length == step < limit else length for length, limit in zip(lengths, limits, strict=True)
-            ]
-            closed = self._closes(chosen, processed)
-            limits = [min(limit, step + 1) if ends else limit for limit, ends in zip(limits, closed, strict=True)]
-            if max(limits) <= step + 1:
-                break
+            if self._looks:
+                lengths = torch.where(self._closes(chosen, processed), lengths.clamp(max=step + 1), lengths)
+                if int(lengths.max()) <= step + 1:
+                    break
+        if not self._looks:
+            lengths = torch.minimum(lengths, self._until_end(tokens))
+        lengths = lengths.to(device)
         if not logits:
             return Draft(tokens.to(device), lengths)
         raw_logits = torch.stack(logits, dim=1).to(device)
@@ -173,6 +177,7 @@ class DraftModelGenerator(CandidateGenerator):
 
     def finish(self) -> None:
         """Leave gamma in the draft's config for the next call, as transformers' heuristic schedule does."""
+        self._cached.finish()
         if self.settings.num_assistant_tokens_schedule == "heuristic":
             self.model.generation_config.num_assistant_tokens = self.gamma
 
@@ -185,15 +190,24 @@ class DraftModelGenerator(CandidateGenerator):
         """The next drafted token of each row. (rows, vocab) -> (rows, 1)"""
         if self._do_sample:
             return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
-        return scores.argmax(dim=-1, keepdim=True)
+        return greedy(scores)
 
-    def _closes(self, tokens: Tensor, scores: Tensor) -> list[bool]:
-        """Which rows need no further draft, from their last token and its scores: (rows, 1), (rows, vocab)"""
-        closes = [token in self._eos_token_ids for token in tokens[:, 0].tolist()]
+    def _until_end(self, tokens: Tensor) -> Tensor:
+        """How many tokens of each row there are up to its first end-of-sequence token. (rows, steps) -> (rows,)"""
+        steps = tokens.shape[1]
+        ends = (tokens[:, :, None] == self._eos_token_ids).any(dim=-1)
+        places = torch.arange(1, steps + 1, device=tokens.device)
+        return torch.where(ends, places, steps).amin(dim=-1) if steps else torch.zeros_like(tokens.sum(-1))
+
+    def _closes(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Which rows need no further draft, from their last token and its scores.
+
+        (rows, 1), (rows, vocab) -> (rows,) bool
+        """
+        closes = (tokens == self._eos_token_ids).any(dim=-1)
         threshold = self.settings.assistant_confidence_threshold
         if threshold > 0.0:
-            unsure = (scores.softmax(dim=-1).gather(-1, tokens)[:, 0] < threshold).tolist()
-            closes = [ends or doubts for ends, doubts in zip(closes, unsure, strict=True)]
+            closes |= scores.softmax(dim=-1).gather(-1, tokens)[:, 0] < threshold
         return closes
 
 
@@ -227,7 +241,7 @@ class StockDrafter:
         if scores is not None:
             scores = scores[:, : tokens.shape[1]].to(input_ids.device).float()
         # only processed scores are handed out, so they stand for the raw logits too
-        return Draft(tokens, [tokens.shape[1]], scores, scores)
+        return Draft(tokens, torch.tensor([tokens.shape[1]], device=tokens.device), scores, scores)
 
     def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
         """Tell the generator how its candidates fared."""

@@ -6,7 +6,9 @@ hands them to the loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,16 +16,24 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from ..engine.forward import why_not_static as why_not_static_model
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
+from .cached_model import CachedModel
 from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter
 from .loop import JudgeDecoderOnlyOutput, Outputs, Session
 from .rows import Row
+from .static_model import StaticModel
 from .statistics import JudgeStats
 from .stopping import Stopper
-from .target import BatchTarget, SingleTarget
+from .target import RowsTarget, SingleTarget
 from .timing import PhaseTimer
+
+logger = logging.getLogger(__name__)
+
+PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"})
+"""What transformers hands over for a call with nothing but token ids."""
 
 
 class JudgeDecoding:
@@ -100,10 +110,11 @@ class JudgeDecoding:
         tokenizers = (self.tokenizer, self.assistant_tokenizer)
         checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
         padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
-        drafter = self._drafter(model, input_ids, padding, logits_processor, generation_config, model_kwargs)
+        caches = self._caches(model, padding, generation_config, model_kwargs)
+        drafter = self._drafter(model, input_ids, caches, logits_processor, generation_config, model_kwargs)
         session = Session(
             drafter=drafter,
-            target=self._target(model, padding, drafter, model_kwargs),
+            target=self._target(model, caches, drafter, model_kwargs),
             stopper=self._stopper(stopping_criteria, generation_config),
             processors=logits_processor,
             rule=None if self.rule is None else self.rule.to(input_ids.device),
@@ -120,36 +131,56 @@ class JudgeDecoding:
             self.stats_callback(stats)
         return session.outputs.finish(_padded(rows, generation_config), session.target, stats)
 
+    def _caches(
+        self, model: PreTrainedModel, padding: list[int], config: GenerationConfig, model_kwargs: dict[str, Any]
+    ) -> RowCaches:
+        """Static caches on a GPU where both models can, or where asked for; else dynamic ones."""
+        settings = DraftSettings.resolve(self.draft_settings, config, self.draft)
+        reason = why_not_static(model, self.draft if self._steps_a_draft(config) else None, model_kwargs)
+        asked = config.cache_implementation
+        if asked == "static" and reason is not None:
+            raise ValueError(f"cache_implementation='static' cannot be had: {reason}. Leave it out.")
+        if asked is None and model.device.type == "cuda" and reason is not None:
+            logger.info("Dynamic caches, without CUDA graphs: %s.", reason)
+        static = reason is None and (asked == "static" or (asked is None and model.device.type == "cuda"))
+        return RowCaches(padding, static, settings, config.max_length)
+
+    def _steps_a_draft(self, config: GenerationConfig) -> bool:
+        """Whether our own generator drafts: a draft model of the same vocabulary, stepped token by token."""
+        other_vocabulary = None not in (self.tokenizer, self.assistant_tokenizer) and not checks.same_vocabulary(
+            self.tokenizer, self.assistant_tokenizer
+        )
+        plain = config.assistant_early_exit is None and config.prompt_lookup_num_tokens is None
+        return self.draft is not None and plain and not other_vocabulary and _is_ordinary_draft(self.draft, config)
+
     def _drafter(
         self,
         model: PreTrainedModel,
         input_ids: Tensor,
-        padding: list[int],
+        caches: RowCaches,
         processors: LogitsProcessorList,
         config: GenerationConfig,
         model_kwargs: dict[str, Any],
     ) -> Drafter:
         """Our own generator for a draft of the same vocabulary, transformers' for everything else."""
-        settings = DraftSettings.resolve(self.draft_settings, config, self.draft)
-        other_vocabulary = None not in (self.tokenizer, self.assistant_tokenizer) and not checks.same_vocabulary(
-            self.tokenizer, self.assistant_tokenizer
-        )
-        plain = config.assistant_early_exit is None and config.prompt_lookup_num_tokens is None
-        if self.draft is not None and plain and not other_vocabulary and _is_ordinary_draft(self.draft, config):
+        if self.draft is not None and self._steps_a_draft(config):
+            vocab_size = model.config.get_text_config().vocab_size
             return DraftModelGenerator(
                 self.draft,
-                settings,
-                vocab_size=model.config.get_text_config().vocab_size,
+                caches.settings,
+                vocab_size=vocab_size,
                 logits_processor=processors,
                 do_sample=bool(config.do_sample),
                 eos_token_ids=_eos_token_ids(config),
-                padding=padding,
+                cached=caches.of(self.draft, vocab_size),
             )
-        if len(padding) > 1:
+        if len(caches.padding) > 1:
             raise ValueError(
                 "A batch of several sequences needs a draft model with the target's tokenizer; transformers' other "
                 "drafters take one sequence at a time."
             )
+        tokenizers = (self.tokenizer, self.assistant_tokenizer)
+        same = None in tokenizers or checks.same_vocabulary(*tokenizers)
         return StockDrafter(
             model._get_candidate_generator(
                 generation_config=config,
@@ -158,18 +189,18 @@ class JudgeDecoding:
                 logits_processor=processors,
                 model_kwargs=model_kwargs,
                 assistant_model=self.draft,
-                target_tokenizer=self.tokenizer if other_vocabulary else None,
-                assistant_tokenizer=self.assistant_tokenizer if other_vocabulary else None,
+                target_tokenizer=None if same else self.tokenizer,
+                assistant_tokenizer=None if same else self.assistant_tokenizer,
             ),
-            settings,
+            caches.settings,
         )
 
     def _target(
-        self, model: PreTrainedModel, padding: list[int], drafter: Drafter, model_kwargs: dict[str, Any]
-    ) -> SingleTarget | BatchTarget:
-        """One row goes through transformers' own protocol; several keep a length of their own each."""
-        if len(padding) > 1:
-            return BatchTarget(model, padding)
+        self, model: PreTrainedModel, caches: RowCaches, drafter: Drafter, model_kwargs: dict[str, Any]
+    ) -> SingleTarget | RowsTarget:
+        """One row with a dynamic cache goes through transformers' own protocol; else each row has its own length."""
+        if caches.static or len(caches.padding) > 1:
+            return RowsTarget(caches.of(model, with_hidden=True), caches.granule)
         generator = getattr(drafter, "generator", None)
         return SingleTarget(model, model_kwargs, getattr(generator, "model_kwargs_overrides", {}))
 
@@ -178,6 +209,48 @@ class JudgeDecoding:
         if self.stop_strings is not None:
             criteria.append(StopStringCriteria(stop_strings=self.stop_strings, tokenizer=self.tokenizer))
         return Stopper(criteria, _eos_token_ids(config), config.max_length)
+
+
+@dataclass(frozen=True)
+class RowCaches:
+    """Which kind of cache the models of a call get."""
+
+    padding: list[int]
+    static: bool
+    settings: DraftSettings
+    max_length: int
+
+    @property
+    def granule(self) -> int:
+        """Blocks are filled up to multiples of this; a fixed gamma has one shape."""
+        if not self.static:
+            return 1
+        return self.settings.num_assistant_tokens if self.settings.num_assistant_tokens_schedule == "constant" else 4
+
+    def of(
+        self, model: PreTrainedModel, vocab_size: int | None = None, with_hidden: bool = False
+    ) -> CachedModel | StaticModel:
+        """A cache for one of the models."""
+        if not self.static:
+            return CachedModel(model, self.padding, vocab_size, with_hidden)
+        # a row near its end is drafted for as long as the others are, and filled up
+        beyond = self.settings.num_assistant_tokens + self.granule + 2
+        return StaticModel(model, self.padding, self.max_length + beyond, vocab_size)
+
+
+def why_not_static(model: PreTrainedModel, draft: PreTrainedModel | None, model_kwargs: dict[str, Any]) -> str | None:
+    """What keeps a call from static caches, or None."""
+    if draft is None:
+        return "static caches need a draft model with the target's tokenizer"
+    if model.device != draft.device:
+        return f"the target is on {model.device} and the draft on {draft.device}"
+    extra = sorted(set(model_kwargs) - PLAIN_INPUTS)
+    if extra:
+        return f"the call has other inputs than token ids ({', '.join(extra)})"
+    known = model_kwargs["past_key_values"].get_seq_length()
+    if int(known) > 0:
+        return f"past_key_values holds {int(known)} tokens already"
+    return why_not_static_model(model) or why_not_static_model(draft)
 
 
 def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:

@@ -18,7 +18,7 @@ from .processing import process_scores
 from .rows import Outcome, Row
 from .statistics import JudgeStats
 from .stopping import Stopper
-from .target import BatchTarget, SingleTarget, Verification
+from .target import RowsTarget, SingleTarget, Verification
 from .timing import PhaseTimer
 
 
@@ -34,7 +34,7 @@ class Session:
     """One call's parts, and the loop over them."""
 
     drafter: Drafter
-    target: SingleTarget | BatchTarget
+    target: SingleTarget | RowsTarget
     stopper: Stopper
     processors: LogitsProcessorList
     rule: Rule | None
@@ -59,6 +59,7 @@ class Session:
                 self.drafter.select(going)
             active = [active[index] for index in going]
         self.drafter.finish()
+        self.target.finish()
         if self.streamer is not None:
             self.streamer.end()
 
@@ -76,14 +77,15 @@ class Session:
             opinion = consult(block, self.rule, self.mode)
         with self.timer.phase("verify"):
             verdict = settle(block, opinion, self.mode)
-            outcomes = Outcome.read(verdict, draft)
+            outcomes = Outcome.read(block, verdict, draft)
         for index, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
             self.outputs.add(seen.logits[index], scores[index], len(outcome.tokens))
             kept, row.done = self.stopper.cut(row.text, outcome.tokens, self.outputs.scores)
             self.outputs.keep(kept - len(outcome.tokens))
-            row.advance(block, verdict, outcome, kept, index)
+            row.advance(outcome, kept)
         self.target.keep([row.kept for row in active], draft.tokens.shape[1])
-        self.drafter.observe([row.text for row in active], scores, [row.accepted for row in active], draft.lengths)
+        drafted = [outcome.drafted for outcome in outcomes]
+        self.drafter.observe([row.text for row in active], scores, [row.accepted for row in active], drafted)
 
 
 class Outputs:
@@ -108,7 +110,7 @@ class Outputs:
             self.logits = None if self.logits is None else self.logits[:surplus]
 
     def finish(
-        self, sequences: Tensor, target: SingleTarget | BatchTarget, stats: JudgeStats
+        self, sequences: Tensor, target: SingleTarget | RowsTarget, stats: JudgeStats
     ) -> JudgeDecoderOnlyOutput | Tensor:
         """What `generate` returns."""
         if not self._as_dict:
@@ -132,5 +134,5 @@ def _block(draft: Draft, seen: Verification, scores: Tensor, do_sample: bool) ->
         target_scores=scores,
         draft_scores=draft.scores,
         uniforms=torch.rand(draft.tokens.shape, device=draft.tokens.device) if do_sample else None,
-        lengths=None if len(draft.lengths) == 1 else torch.tensor(draft.lengths, device=draft.tokens.device),
+        lengths=draft.lengths,
     )

@@ -16,6 +16,7 @@ from transformers.generation.candidate_generator import (
 
 from ..lm_head import head_inputs
 from .cached_model import CachedModel
+from .static_model import StaticModel
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ class SingleTarget:
     def select(self, rows: list[int]) -> None:
         """A single row is never dropped before the end."""
 
+    def finish(self) -> None:
+        """The call is over; the cache is the caller's."""
+
     def _extended_kwargs(self, length: int, gamma: int) -> dict[str, Any]:
         """The model's keyword arguments with masks and positions reaching over the drafted tokens."""
         kwargs = _prepare_token_type_ids(_prepare_attention_mask(dict(self.model_kwargs), length, False), length)
@@ -83,23 +87,31 @@ class SingleTarget:
         return kwargs
 
 
-class BatchTarget:
-    """Many rows of text, each with its own length in the cache."""
+class RowsTarget:
+    """Rows of text, each with its own length in the cache.
+
+    Args:
+        cached: the model with its cache.
+        granule: blocks are filled up to a multiple of this many tokens, so that forwards have few shapes.
+    """
 
     past_key_values = None  # rows of different length: nothing that transformers could go on with
 
-    def __init__(self, model: PreTrainedModel, padding: list[int]) -> None:
-        self._cached = CachedModel(model, padding)
+    def __init__(self, cached: CachedModel | StaticModel, granule: int = 1) -> None:
+        self._cached = cached
         self._lengths: list[int] = []
+        self._granule = granule
 
     def forward(self, texts: list[Tensor], draft_tokens: Tensor) -> Verification:
         """Read each row's tokens not in the cache (the prompt, later one token) and the drafted ones."""
         self._lengths = [text.shape[1] for text in texts]
-        drafted = [torch.cat([text, draft_tokens[r : r + 1]], dim=1) for r, text in enumerate(texts)]
-        keep = draft_tokens.shape[1] + 1
-        with head_inputs(self._cached.model) as caught:
-            logits = self._cached.read(drafted, keep)
-        return Verification(logits, caught[-1][:, -keep:])
+        gamma = draft_tokens.shape[1]
+        filled = torch.nn.functional.pad(draft_tokens, (0, -gamma % self._granule))
+        drafted = [torch.cat([text, filled[r : r + 1]], dim=1) for r, text in enumerate(texts)]
+        logits = self._cached.read(drafted, filled.shape[1] + 1)
+        if self._cached.hidden is None:
+            raise RuntimeError("The target's cache was made without hidden states.")
+        return Verification(logits[:, : gamma + 1], self._cached.hidden[:, : gamma + 1])
 
     def keep(self, new_tokens: list[int], drafted: int) -> None:
         """Keep `new_tokens[row]` of each row's last forward; the last of them is read by the next one."""
@@ -108,3 +120,7 @@ class BatchTarget:
     def select(self, rows: list[int]) -> None:
         """Go on with some of the rows."""
         self._cached.select(rows)
+
+    def finish(self) -> None:
+        """The call is over."""
+        self._cached.finish()

@@ -1,12 +1,14 @@
-"""Greedy completion of many token sequences with a plain model, used wherever a stage lets a model write."""
+"""Completion of many token sequences with a plain model, used wherever a stage lets a model write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedModel
+
+from .progress import counted
 
 
 @torch.no_grad()
@@ -15,23 +17,25 @@ def complete(
     prefixes: Sequence[list[int]],
     max_new_tokens: int,
     batch_size: int = 16,
-    progress: str = "complete",
+    progress: str | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Continue each prefix greedily; yields (index, new tokens), the end-of-sequence token included.
+    """Continue each prefix; yields (index, new tokens), the end-of-sequence token included.
 
-    `progress` names the progress bar, which is shown on terminals only.
+    Greedy at temperature 0, else sampled from the model's whole distribution at that temperature. `seed` fixes the
+    samples for these prefixes in this order and this batch size; the caller's random state is left as it was.
+    `progress` names a progress bar, which is shown on terminals only; None for no bar.
 
     The longest prefixes come first, so that batches have little padding. The model's own generation config may carry
-    sampling or penalties; labels need the plain argmax, so only its special tokens are taken over.
+    sampling or penalties; labels need the plain distribution, so only its special tokens are taken over.
     """
     order = sorted(range(len(prefixes)), key=lambda index: -len(prefixes[index]))
-    own = model.generation_config
     eos = end_tokens(model)
-    pad = own.pad_token_id if own.pad_token_id is not None else (eos[0] if eos else 0)
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=eos or None, pad_token_id=pad, bos_token_id=None
-    )
-    for start in tqdm(range(0, len(order), batch_size), progress, unit="batch", disable=None):
+    pad = _pad_token(model)
+    config = _plain_config(max_new_tokens, eos, pad, temperature)
+    starts: Iterable[int] = range(0, len(order), batch_size)
+    for start in counted(starts, progress, unit="batch") if progress else starts:
         batch = order[start : start + batch_size]
         width = max(len(prefixes[index]) for index in batch)
         ids = torch.full((len(batch), width), pad, dtype=torch.long)
@@ -39,11 +43,8 @@ def complete(
         for row, index in enumerate(batch):
             ids[row, width - len(prefixes[index]) :] = torch.tensor(prefixes[index])
             mask[row, width - len(prefixes[index]) :] = 1
-        model.generation_config = config  # generate fills what a passed config leaves open from the model's own
-        try:
+        with _own_config(model, config), _own_randomness(model, seed, start, temperature):
             output = model.generate(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
-        finally:
-            model.generation_config = own
         for row, index in enumerate(batch):
             yield index, _until_end(output[row, width:].tolist(), set(eos))
 
@@ -52,6 +53,44 @@ def end_tokens(model: PreTrainedModel) -> list[int]:
     """The model's end-of-sequence tokens."""
     eos = model.generation_config.eos_token_id
     return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+
+
+def _pad_token(model: PreTrainedModel) -> int:
+    pad, eos = model.generation_config.pad_token_id, end_tokens(model)
+    return pad if pad is not None else eos[0] if eos else 0
+
+
+def _plain_config(max_new_tokens: int, eos: list[int], pad: int, temperature: float) -> GenerationConfig:
+    if temperature < 0:
+        raise ValueError(f"temperature is {temperature!r}, expected a number >= 0 (0 is greedy).")
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    return GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=eos or None,
+        pad_token_id=pad,
+        bos_token_id=None,
+        **({"do_sample": False} | sampling),
+    )
+
+
+@contextmanager
+def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """Put `config` in the place of the model's own, from which generate fills what a passed config leaves open."""
+    own, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = own
+
+
+@contextmanager
+def _own_randomness(model: PreTrainedModel, seed: int, start: int, temperature: float) -> Iterator[None]:
+    """A random state of this batch's own, so that what was sampled before does not change it."""
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices, enabled=temperature > 0):
+        if temperature > 0:
+            torch.manual_seed((seed * 1_000_003 + start) % (1 << 63))
+        yield
 
 
 def _until_end(tokens: list[int], eos: set[int]) -> list[int]:

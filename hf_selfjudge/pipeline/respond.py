@@ -1,18 +1,20 @@
-"""Stage 1: the target's own greedy responses, the text whose meaning a judge must keep."""
+"""Stage: the target's own greedy responses, the text whose meaning a judge must keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
 from .completion import complete
-from .records import Response
+from .records import Prompt, Response
+from .settings import RespondSettings
 
 
 def respond(
-    target: PreTrainedModel, prompts: Sequence[list[int]], max_new_tokens: int, batch_size: int = 16
-) -> Iterator[Response]:
-    """Greedy responses to tokenised prompts, as they are ready; `prompt_id` is the index in `prompts`."""
-    for index, answer in complete(target, prompts, max_new_tokens, batch_size, "respond"):
-        yield Response(index, list(prompts[index]), answer)
+    target: PreTrainedModel, prompts: Sequence[Prompt], settings: RespondSettings, progress: str | None = None
+) -> list[Response]:
+    """The target's greedy responses, in the order of the prompts."""
+    texts = [prompt.tokens for prompt in prompts]
+    answers = dict(complete(target, texts, settings.max_new_tokens, settings.batch_size, progress))
+    return [Response(prompt.prompt_id, list(prompt.tokens), answers[index]) for index, prompt in enumerate(prompts)]

@@ -4,9 +4,8 @@ For a response y and a mismatch i with the draft's token z (equation 7 of the pa
 
     s = [log P(z | y_<i) - log P(y_i | y_<i)] + [log P(y_i+1..i+N | y_<i, z) - log P(y_i+1..i+N | y_<=i)]
 
-All mismatches of a response go through the target at once: behind prompt and answer (the trunk) each mismatch gets a
-branch [z, y_i+1, ..] with the positions it would have in the text, and a mask that lets a branch see the trunk before i
-and itself.
+All mismatches of a response go through the target at once: prompt and answer are a trunk, and each mismatch is a branch
+[z, y_i+1, ..] behind it. For look-ahead features the draft's own continuation grows behind z as well. See packing.py.
 """
 
 from __future__ import annotations
@@ -14,211 +13,244 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from ..attention import attention_masks
-from ..features import Block, judge_features, token_log_probs
-from ..lm_head import head_inputs
+from ..config import DRAFT_FEATURES, LOOK_AHEAD_FEATURES, VECTOR_FEATURES
+from ..features import Block, judge_features
+from ..lm_head import head_width
+from .grouping import Group, Plan, make_groups
+from .packing import (
+    Ints,
+    check_packable,
+    chunks,
+    compiled_layers,
+    fit_vocabulary,
+    pack,
+    padded,
+    read_packed,
+    read_texts,
+    send,
+)
 from .records import Mismatches, Response, Substitutions
+from .settings import ScoreSettings
 
-SUFFIXES = ("likelihood", "confidence")
-REDUCTIONS = ("sum", "mean")
-
-
-@dataclass(frozen=True)
-class ScoreSettings:
-    """How substitutions are scored."""
-
-    lengths: tuple[int, ...] = (20,)
-    """Suffix lengths N; several cost no more than the longest."""
-    suffix: str = "likelihood"
-    """The original suffix's "likelihood" (the paper), or the target's top-1 "confidence" along it (released code)."""
-    reduction: str = "sum"
-    """The "sum" over the token and its suffix (the paper), or their "mean" (the released code)."""
-    features: tuple[str, ...] = ("hidden",)
-    """Features of the judge to keep for each substitution."""
-
-    def __post_init__(self) -> None:
-        if not self.lengths or any(length < 0 for length in self.lengths):
-            raise ValueError(f"lengths is {self.lengths!r}, expected suffix lengths >= 0.")
-        if self.suffix not in SUFFIXES:
-            raise ValueError(f"suffix is {self.suffix!r}, expected one of {SUFFIXES}.")
-        if self.reduction not in REDUCTIONS:
-            raise ValueError(f"reduction is {self.reduction!r}, expected one of {REDUCTIONS}.")
+Columns = dict[str, Tensor]
 
 
 @torch.no_grad()
 def score(
     target: PreTrainedModel,
     responses: Sequence[Response],
-    mismatches: Sequence[Mismatches],
+    mismatches: Mismatches,
     settings: ScoreSettings,
-    max_tokens: int = 8192,
+    draft: PreTrainedModel | None = None,
 ) -> Substitutions:
-    """Score all mismatches of all responses, ordered by prompt and position.
+    """Score all mismatches of all responses, ordered by prompt, position and rank.
 
-    No forward reads more than `max_tokens` tokens, unless a response and one branch already do.
+    No forward reads more than `settings.max_tokens` tokens, unless a response and one branch already do. The draft is
+    needed only for features of its distribution.
     """
-    parts = []
-    for group in tqdm(_groups(responses, mismatches, settings, max_tokens), "score", unit="forward", disable=None):
-        parts += _score_group(target, group, settings)
-    return Substitutions.join(parts)
+    check_packable(target)
+    asked = sorted(DRAFT_FEATURES.intersection(settings.features))
+    if asked and draft is None:
+        raise ValueError(f"Features {asked} need the draft's distribution: pass the draft, or leave them out.")
+    table = mismatches.sorted()
+    plan = Plan.make(responses, table, settings)
+    groups = make_groups(responses, table, plan, settings)
+    found: list[Columns] = []
+    with compiled_layers(target, settings.compile):
+        for parts in tqdm(groups, "score", unit="forward", disable=None):
+            group = Group.make(parts, plan, max(settings.lengths))
+            columns = _score_group(target, draft, group, settings)
+            found.append({name: column.to("cpu", non_blocking=True) for name, column in columns.items()})
+    if target.device.type == "cuda":
+        torch.cuda.synchronize()  # nothing has waited for the copies yet
+    columns = _join(found, [part.rows for parts in groups for part in parts])
+    return Substitutions.from_columns(
+        {name: getattr(table, name) for name in ("prompt_ids", "positions", "target_tokens", "draft_tokens", "ranks")}
+        | {"suffix_tokens": torch.from_numpy(plan.suffixes)[:, None].clamp(max=torch.tensor(settings.lengths))}
+        | (columns or _nothing(target, settings)),
+        lengths=settings.lengths,
+    )
+
+
+def _join(found: list[Columns], rows: list[Ints]) -> Columns:
+    """The groups' columns in the table's order."""
+    if not found:
+        return {}
+    order = torch.from_numpy(np.concatenate(rows)).argsort()
+    return {name: torch.cat([columns[name] for columns in found])[order] for name in found[0]}
+
+
+def _nothing(target: PreTrainedModel, settings: ScoreSettings) -> Columns:
+    """The columns without rows."""
+    columns = {"prefix": torch.empty(0)}
+    columns |= {name: torch.empty((0, len(settings.lengths))) for name in ("likelihood", "confidence")}
+    for kind in ("features", "original_features")[: 1 + settings.originals]:
+        for name in settings.features:
+            vector = torch.empty((0, head_width(target)), dtype=target.dtype)
+            columns[f"{kind}.{name}"] = vector if name in VECTOR_FEATURES else torch.empty(0)
+    return columns
+
+
+def _score_group(
+    target: PreTrainedModel, draft: PreTrainedModel | None, group: Group, settings: ScoreSettings
+) -> Columns:
+    """One packed forward, and the scores and features of its branches."""
+    seen = _read(target, group, settings)
+    columns = _score_terms(seen, group, settings.lengths)
+    wants_draft = draft is not None and not DRAFT_FEATURES.isdisjoint(settings.features)
+    draft_logits = _draft_logits(draft, group, seen.logits) if wants_draft else None
+    # one token is a block for most features; only look-ahead needs what stands behind it
+    own = [name for name in settings.features if name not in LOOK_AHEAD_FEATURES]
+    ahead = [name for name in settings.features if name in LOOK_AHEAD_FEATURES]
+    columns |= _features(seen, _Blocks.of_tokens(seen, group), own, draft_logits)
+    columns |= _features(seen, _Blocks.with_continuations(seen, group), ahead, None)
+    if settings.originals:
+        kept = _features(seen, _Blocks.of_originals(seen, group), settings.features, draft_logits)
+        columns |= {f"original_{name}": column for name, column in kept.items()}
+    return columns
 
 
 @dataclass(frozen=True)
-class _Packed:
-    """One response and some of its mismatches as one row: prompt, answer, then the branches."""
+class _Seen:
+    """A packed forward's output, and where in it the branches lie."""
 
-    response: Response
-    mismatches: Mismatches
-    lengths: list[int]  # input tokens of each branch
-
-    @property
-    def size(self) -> int:
-        return len(self.response.prompt) + len(self.response.answer) + sum(self.lengths)
-
-    @property
-    def kept(self) -> int:
-        """Positions at the end of the row whose logits are needed: from the prompt's last token on."""
-        return 1 + len(self.response.answer) + sum(self.lengths)
+    logits: Tensor  # (needed, vocab)
+    log_sums: Tensor  # (needed,): what turns logits into log-probabilities
+    best: Tensor  # (needed,): the largest log-probability
+    states: Tensor  # (places, hidden_size): what the lm_head reads
+    before: Tensor  # (branches,): the row of logits that predicts y_i and z
+    changed: Tensor  # (branches, N): the rows that predict the suffix after z
+    unchanged: Tensor  # (branches, N): the rows that predict it after y_i
+    ahead: Tensor  # (branches, most known): the rows that predict the draft's continuation after z
+    places: Tensor  # (4, branches): the states before y_i, after it, after z, after the continuation's first token
 
 
-def _groups(
-    responses: Sequence[Response], mismatches: Sequence[Mismatches], settings: ScoreSettings, max_tokens: int
-) -> list[list[_Packed]]:
-    """Rows to read together, as many as the token budget allows; a response with many branches is split over rows."""
-    rows: list[_Packed] = []
-    longest = max(settings.lengths)
-    for response, found in zip(responses, mismatches, strict=True):
-        trunk = len(response.prompt) + len(response.answer)
-        # a branch reads z and all suffix tokens but the last, which is only predicted; at least z, for its hidden state
-        lengths = [max(1, min(longest, len(response.answer) - 1 - position)) for position in found.positions]
-        start = 0
-        while start < len(lengths):
-            end, size = start + 1, trunk + lengths[start]
-            while end < len(lengths) and size + lengths[end] <= max_tokens:
-                size += lengths[end]
-                end += 1
-            part = Mismatches(
-                found.positions[start:end],
-                found.draft_tokens[start:end],
-                None if found.draft_logits is None else found.draft_logits[start:end],
-            )
-            rows.append(_Packed(response, part, lengths[start:end]))
-            start = end
-    groups: list[list[_Packed]] = []
-    for row in sorted(rows, key=lambda row: -row.size):
-        if groups and (len(groups[-1]) + 1) * groups[-1][0].size <= max_tokens:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
-
-
-def _score_group(target: PreTrainedModel, group: list[_Packed], settings: ScoreSettings) -> list[Substitutions]:
-    """One packed forward over a group of rows, left-padded so that everything needed lies at the end."""
-    width = max(row.size for row in group)
-    ids = torch.zeros((len(group), width), dtype=torch.long)
-    position = torch.zeros_like(ids)
-    branch = torch.full_like(ids, -1)  # -1 padding, 0 trunk, k the k-th branch
-    start = torch.zeros_like(ids)  # where a branch leaves the trunk
-    for r, row in enumerate(group):
-        at = width - row.size
-        trunk = row.response.prompt + row.response.answer
-        ids[r, at : at + len(trunk)] = torch.tensor(trunk)
-        position[r, at : at + len(trunk)] = torch.arange(len(trunk))
-        branch[r, at : at + len(trunk)] = 0
-        at += len(trunk)
-        for k, (i, z, length) in enumerate(
-            zip(row.mismatches.positions, row.mismatches.draft_tokens, row.lengths, strict=True)
-        ):
-            leaves = len(row.response.prompt) + i
-            ids[r, at : at + length] = torch.tensor([z, *row.response.answer[i + 1 : i + length]])
-            position[r, at : at + length] = torch.arange(leaves, leaves + length)
-            branch[r, at : at + length] = k + 1
-            start[r, at : at + length] = leaves
-            at += length
-    kept = max(row.kept for row in group)
-    logits, hidden = _forward(target, ids, position, branch, start, kept)
-    return [_score_row(row, logits[r, -row.kept :], hidden[r, -row.kept :], settings) for r, row in enumerate(group)]
-
-
-def _forward(
-    target: PreTrainedModel, ids: Tensor, position: Tensor, branch: Tensor, start: Tensor, kept: int
-) -> tuple[Tensor, Tensor]:
-    """Logits and lm_head inputs of the last `kept` positions. (rows, kept, vocab), (rows, kept, hidden)"""
+def _read(target: PreTrainedModel, group: Group, settings: ScoreSettings) -> _Seen:
+    """Run the forward, with the lm_head only where something is predicted that counts."""
+    plan = group.plan
+    # a compiled layer would be compiled once more for a single row
+    fits_twice = 2 * padded(group.parts[0].size) <= settings.max_tokens
+    packed = pack(group.trunks, group.branches, target.device, min_rows=2 if settings.compile and fits_twice else 1)
+    origin = packed.trunks[group.rows] + plan.starts  # where y_i stands
+    before, first, aside = (origin - 1)[:, None], packed.branches[:, None], packed.asides[:, None]
+    steps, ahead = np.arange(max(settings.lengths))[None], np.arange(plan.continuations.shape[1])[None]
+    in_suffix, is_known = steps < plan.suffixes[:, None], ahead < plan.known[:, None]
+    predicting = [
+        before,
+        np.where(in_suffix, first + steps, before),
+        np.where(in_suffix, origin[:, None] + steps, before),
+        np.where(is_known, np.where(ahead == 0, first, aside + ahead - 1), before),
+    ]
+    needed, rows = np.unique(np.concatenate(predicting, axis=1), return_inverse=True)
     device = target.device
-    ids, position, branch, start = (tensor.to(device) for tensor in (ids, position, branch, start))
-    with head_inputs(target) as caught:
-        output = target(
-            input_ids=ids,
-            position_ids=position,
-            attention_mask=_attention_mask(target, position, branch, start),
-            use_cache=False,
-            **({"logits_to_keep": kept} if target._supports_logits_to_keep() else {}),
+    logits, states = read_packed(target, packed, send(torch.from_numpy(needed), device))
+    ends = np.cumsum([part.shape[1] for part in predicting])
+    at = send(torch.from_numpy(rows.reshape(len(origin), -1)), logits.device)
+    known = np.where(plan.known > 0, packed.asides, packed.branches)
+    places = send(torch.from_numpy(np.stack([origin - 1, origin, packed.branches, known])), states.device)
+    before_rows, changed, unchanged, ahead_rows = at.tensor_split(ends[:-1].tolist(), dim=1)
+    log_sums, best = _normalise(logits)
+    return _Seen(logits, log_sums, best, states, before_rows[:, 0], changed, unchanged, ahead_rows, places)
+
+
+def _normalise(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum exp and the largest log-probability of every row, in float32. Both (needed,)"""
+    best = torch.empty(len(logits), device=logits.device)
+    for part in chunks(*logits.shape):
+        best[part] = logits[part].log_softmax(-1, dtype=torch.float32).amax(-1)
+    return logits.amax(-1).float() - best, best
+
+
+def _score_terms(seen: _Seen, group: Group, lengths: Sequence[int]) -> Columns:
+    """The score's terms for every N: (branches,), (branches, lengths), (branches, lengths)"""
+    suffix = send(torch.from_numpy(group.suffix), seen.logits.device)  # y_i, y_i+1, ..
+    z = send(torch.from_numpy(group.plan.tokens), seen.logits.device)
+    counts = send(torch.from_numpy(group.plan.suffixes), seen.logits.device)
+    real = torch.arange(suffix.shape[1] - 1, device=suffix.device) < counts[:, None]
+
+    def log_p(rows: Tensor, tokens: Tensor) -> Tensor:
+        return seen.logits[rows, tokens].float() - seen.log_sums[rows]
+
+    def up_to_each_length(gains: Tensor) -> Tensor:
+        total = torch.nn.functional.pad(torch.where(real, gains, 0.0).cumsum(1), (1, 0))
+        return total[:, list(lengths)]
+
+    likelihood = log_p(seen.changed, suffix[:, 1:]) - log_p(seen.unchanged, suffix[:, 1:])
+    confidence = seen.best[seen.changed] - seen.best[seen.unchanged]
+    return {
+        "prefix": log_p(seen.before, z) - log_p(seen.before, suffix[:, 0]),
+        "likelihood": up_to_each_length(likelihood),
+        "confidence": up_to_each_length(confidence),
+    }
+
+
+def _draft_logits(draft: PreTrainedModel, group: Group, like: Tensor) -> Tensor:
+    """The draft's logits at every mismatch, over the target's vocabulary. (branches, vocab)"""
+    starts = [group.plan.starts[group.rows == row] for row in range(len(group.parts))]
+    texts = [part.text[: at.max()] for part, at in zip(group.parts, starts, strict=True)]
+    return fit_vocabulary(read_texts(draft, texts, [at - 1 for at in starts]), like.shape[1]).to(like.device)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Blocks as when decoding, but only for their first token: what none of its features reads is filling."""
+
+    tokens: Tensor  # (branches, gamma)
+    logits: Tensor  # (branches, gamma + 1): rows of the forward's logits
+    states: Tensor  # (branches, gamma + 1): rows of its states
+    lengths: Tensor  # (branches,)
+
+    @classmethod
+    def of_tokens(cls, seen: _Seen, group: Group) -> _Blocks:
+        """The draft's token."""
+        return cls._single(seen, group.plan.tokens, seen.places[2])
+
+    @classmethod
+    def of_originals(cls, seen: _Seen, group: Group) -> _Blocks:
+        """The target's own token; nothing behind it is known."""
+        return cls._single(seen, group.suffix[:, 0], seen.places[1])
+
+    @classmethod
+    def _single(cls, seen: _Seen, tokens: Ints, after: Tensor) -> _Blocks:
+        drafted = send(torch.from_numpy(tokens), seen.logits.device)[:, None]
+        states = torch.stack([seen.places[0], after], dim=1)
+        return cls(drafted, seen.before[:, None].expand(-1, 2), states, torch.ones_like(drafted[:, 0]))
+
+    @classmethod
+    def with_continuations(cls, seen: _Seen, group: Group) -> _Blocks:
+        """The draft's token and what is known of its continuation."""
+        plan = group.plan
+        tokens = np.concatenate([plan.tokens[:, None], plan.continuations.clip(min=0)], axis=1)
+        lengths = send(torch.from_numpy(plan.known + 1), seen.logits.device)
+        logits = torch.cat([seen.before[:, None], seen.ahead, seen.before[:, None]], dim=1)
+        filling = seen.places[3:].T.expand(-1, plan.continuations.shape[1])
+        states = torch.cat([seen.places[[0, 2]].T, filling], dim=1)
+        return cls(send(torch.from_numpy(tokens), seen.logits.device), logits, states, lengths)
+
+
+def _features(seen: _Seen, blocks: _Blocks, names: Sequence[str], draft_logits: Tensor | None) -> Columns:
+    """The named features of each block's first token, vectors in the model's precision."""
+    if not names:
+        return {}
+    gamma, found = blocks.tokens.shape[1], []
+    for part in chunks(len(blocks.tokens), seen.logits.shape[1] * (gamma + 1)):
+        block = Block(
+            draft_tokens=blocks.tokens[part],
+            target_logits=seen.logits[blocks.logits[part]],
+            hidden=seen.states[blocks.states[part]].to(seen.logits.device),
+            draft_logits=None if draft_logits is None else draft_logits[part, None],
+            lengths=blocks.lengths[part],
         )
-    return output.logits[:, -kept:].float(), caught[-1][:, -kept:]
-
-
-def _attention_mask(
-    target: PreTrainedModel, position: Tensor, branch: Tensor, start: Tensor
-) -> Tensor | dict[str, Tensor]:
-    """Who sees whom: the trunk itself, a branch the trunk before it and itself."""
-    back = position[:, :, None] - position[:, None, :]  # how far each key lies before each query
-    same = (branch[:, :, None] == branch[:, None, :]) & (back >= 0)
-    trunk = (branch[:, None, :] == 0) & (branch[:, :, None] > 0) & (position[:, None, :] < start[:, :, None])
-    itself = torch.eye(position.shape[1], dtype=torch.bool, device=position.device)  # padding must see something
-    visible = ((same | trunk) & (branch[:, None, :] >= 0)) | itself
-    return attention_masks(target, visible, back)
-
-
-def _score_row(row: _Packed, logits: Tensor, hidden: Tensor, settings: ScoreSettings) -> Substitutions:
-    """Scores and features of a row's mismatches; the first row of logits predicts the answer's first token."""
-    answer = torch.tensor(row.response.answer, device=logits.device)
-    positions = torch.tensor(row.mismatches.positions, device=logits.device)
-    z = torch.tensor(row.mismatches.draft_tokens, device=logits.device)
-    log_p = logits.log_softmax(-1)
-    trunk = _token_terms(log_p[: len(answer)], answer, settings.suffix)
-    before = log_p[positions]  # (mismatches, vocab): predicts the replaced token
-    prefix = token_log_probs(before, z) - token_log_probs(before, answer[positions])
-    scores, first = [], []
-    at = len(answer) + 1
-    for m, (i, length) in enumerate(zip(row.mismatches.positions, row.lengths, strict=True)):
-        first.append(at)
-        suffix = answer[i + 1 : i + 1 + length]
-        gained = _token_terms(log_p[at : at + len(suffix)], suffix, settings.suffix) - trunk[i + 1 : i + 1 + length]
-        scores.append(_reduce(prefix[m], gained, settings))
-        at += length
-    after = torch.tensor(first, device=logits.device)
-    block = Block(
-        draft_tokens=z[:, None],
-        target_logits=torch.stack([logits[positions], logits[after]], dim=1),
-        hidden=torch.stack([hidden[positions], hidden[after]], dim=1),
-        draft_logits=None
-        if row.mismatches.draft_logits is None
-        else row.mismatches.draft_logits[:, None].to(logits.device),
-    )
-    return Substitutions(
-        prompt_ids=torch.full((len(z),), row.response.prompt_id),
-        positions=positions.cpu(),
-        target_tokens=answer[positions].cpu(),
-        draft_tokens=z.cpu(),
-        scores=torch.stack(scores).cpu(),
-        features=judge_features(block, settings.features)[:, 0].cpu(),
-    )
-
-
-def _token_terms(log_p: Tensor, tokens: Tensor, suffix: str) -> Tensor:
-    """What each suffix position contributes: log P of the original token, or the target's best log P."""
-    return token_log_probs(log_p, tokens) if suffix == "likelihood" else log_p.amax(-1)
-
-
-def _reduce(prefix: Tensor, gained: Tensor, settings: ScoreSettings) -> Tensor:
-    """The score for each suffix length; a length beyond the answer's end uses what there is. (lengths,)"""
-    running = torch.cat([prefix[None], prefix + gained.cumsum(0)])
-    at = torch.tensor([min(length, len(gained)) for length in settings.lengths], device=running.device)
-    total = running[at]
-    return total / (at + 1) if settings.reduction == "mean" else total
+        found.append(judge_features(block, names)[:, 0])
+    widths = [seen.states.shape[1] if name in VECTOR_FEATURES else 1 for name in names]
+    columns = dict(zip(names, torch.cat(found).split(widths, dim=1), strict=True))
+    return {
+        f"features.{name}": column.to(seen.states.dtype) if name in VECTOR_FEATURES else column[:, 0]
+        for name, column in columns.items()
+    }

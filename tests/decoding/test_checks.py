@@ -60,10 +60,9 @@ CASES = {
     ),
     "beams": ({"num_beams": 2}, "num_beams is 2"),
     "no cache": ({"use_cache": False}, "use_cache=True"),
-    "static cache": ({"cache_implementation": "static"}, "dynamic cache, found StaticCache"),
     "static cache object": (
         {"past_key_values": StaticCache(build_model().config, max_cache_len=32)},
-        "dynamic cache, found StaticCache",
+        "makes its own static caches, found StaticCache",
     ),
     "mode": ({"judge_mode": "three-stage"}, "judge_mode is 'three-stage', expected one of two-stage"),
     "no drafter": ({"assistant_model": None}, "needs something that drafts"),

@@ -1,13 +1,12 @@
-"""Respond, mine, label, fit and calibrate, each against its definition."""
+"""Respond, label, fit and calibrate, each against its definition."""
 
 import pytest
 import torch
-from tiny import VOCAB_SIZE, build_draft, build_model
+from tiny import VOCAB_SIZE, build_model
 
 from hf_selfjudge.pipeline.calibrate import calibrate
 from hf_selfjudge.pipeline.fit import C_GRID, fit, split_by_prompt
 from hf_selfjudge.pipeline.label import calibrate_tau, finish, label
-from hf_selfjudge.pipeline.mine import mine
 from hf_selfjudge.pipeline.records import Mismatches
 from hf_selfjudge.pipeline.respond import respond
 
@@ -47,19 +46,6 @@ def test_responses_ignore_the_models_sampling_settings(target, responses):
     finally:
         target.generation_config.repetition_penalty = None
     assert again[0].answer == responses[0].answer
-
-
-def test_mismatches_are_where_the_draft_differs(target, responses):
-    draft = build_draft(target, noise=0.1)
-    for response, found in zip(responses, mine(draft, responses), strict=True):
-        for position, token in enumerate(response.answer):
-            logits = draft(torch.tensor([response.prompt + response.answer[:position]])).logits[0, -1]
-            choice = int(logits.argmax())
-            assert (position in found.positions) == (choice != token)
-            if choice != token:
-                row = found.positions.index(position)
-                assert found.draft_tokens[row] == choice
-                torch.testing.assert_close(found.draft_logits[row], logits.float(), atol=1e-4, rtol=1e-4)
 
 
 def test_finish_lets_the_target_write_on_after_the_substitution(target, responses):

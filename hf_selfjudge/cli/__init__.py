@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .stages import Parser, add_commands
+
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and run a subcommand."""
@@ -13,18 +15,21 @@ def main(argv: list[str] | None = None) -> None:
         description="Judge decoding for Hugging Face transformers: speculative decoding that also accepts draft tokens "
         "which keep the meaning.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_demo(commands)
+    add_commands(commands)
     arguments = vars(parser.parse_args(argv))
     run = arguments.pop("run")
     arguments.pop("command")
     try:
         run(**arguments)
-    except (ValueError, FileNotFoundError) as error:
-        parser.exit(2, f"selfjudge: {error}\n")
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        parser.exit(2, f"selfjudge: {' '.join(str(error).split())}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "selfjudge: interrupted; the same command goes on from here\n")
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
     demo = commands.add_parser(
         "demo",
         help="judge decoding on the embedded pair: samples, a table and a page",
@@ -45,8 +50,8 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _demo(items: int, gamma: int, threshold: str, workers: int, out: Path) -> None:
-    from .playground.demo import DemoSettings
-    from .playground.demo import run as run_demo
+    from ..playground.demo import DemoSettings
+    from ..playground.demo import run as run_demo
 
     run_demo(DemoSettings(items=items, gamma=gamma, threshold=_threshold(threshold), workers=workers), out)
 
@@ -57,7 +62,3 @@ def _threshold(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,390 @@
+"""Packed scoring against one forward per mismatch: same model, same mismatches, same run.
+
+Random weights: speed does not depend on them. The released code's way sends the whole text through the target once per
+mismatch; ours packs the branches of many responses into one forward and runs the lm_head only where something counts.
+Rates are compared with a large square matmul of the same precision on the same device. FLOPs are counted twice:
+`useful` leaves out padding and masked attention, `executed` has both. The last line of output is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from hf_selfjudge.files import write_text
+from hf_selfjudge.lm_head import output_head
+from hf_selfjudge.pipeline import packing
+from hf_selfjudge.pipeline.grouping import Plan, make_groups
+from hf_selfjudge.pipeline.packing import padded
+from hf_selfjudge.pipeline.records import Mismatches, Response, Substitutions
+from hf_selfjudge.pipeline.score import score
+from hf_selfjudge.pipeline.settings import ScoreSettings
+
+SHAPES = {
+    # hidden, intermediate, layers, heads, kv heads, vocabulary
+    "llama-3.1-8b": (4096, 14336, 32, 32, 8, 128256),
+    "tiny": (64, 176, 2, 4, 2, 512),
+}
+PROMPT, ANSWER, MISMATCHES, SUFFIX = 100, 300, 28, 20
+PAPER = 34716
+"""Mismatches of the paper's training data."""
+
+
+def main() -> None:
+    """Run the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--responses", type=int, help="of the full run; default: the paper's mismatches, or 6 for tiny")
+    parser.add_argument("--tuning-responses", type=int, help="of the runs that compare settings")
+    parser.add_argument(
+        "--one-by-one", type=int, default=2 * MISMATCHES, help="mismatches of the slow ways; half are warm-up"
+    )
+    parser.add_argument("--max-tokens", type=int, nargs="+", help="budgets of one forward to compare")
+    parser.add_argument("--compile", action="store_true", help="also with compiled layers")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, help="write the results here as JSON")
+    arguments = parser.parse_args()
+    tiny = arguments.shape == "tiny"
+    full = arguments.responses or (6 if tiny else -(-PAPER // MISMATCHES))
+    tuning = min(full, arguments.tuning_responses or (4 if tiny else 140))
+    budgets = arguments.max_tokens or ([1024, 2048] if tiny else [8192, 16384, 32768])
+    with torch.no_grad():
+        for results in run(arguments, full, tuning, budgets):  # each time with more in them
+            if arguments.out:
+                write_text(arguments.out, json.dumps(results, indent=2) + "\n")
+    print(json.dumps(results))  # noqa: T201
+
+
+def run(arguments: argparse.Namespace, full: int, tuning: int, budgets: list[int]) -> Iterator[dict[str, Any]]:
+    """All measurements, the risky ones last."""
+    device = torch.device(arguments.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    bench = Bench(build(arguments.shape, dtype, device), device, matmul_rate(dtype, device))
+    say(f"matmul rate: {bench.peak / 1e12:.4g} TFLOP/s")
+    results: dict[str, Any] = {
+        "command": f"python benchmarks/labelling.py --shape {arguments.shape}" + " --compile" * arguments.compile,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "dtype": str(dtype).removeprefix("torch."),
+        "work": {"prompt": PROMPT, "answer": ANSWER, "mismatches": MISMATCHES, "N": SUFFIX, "features": ["hidden"]},
+        "matmul_tflops": float(f"{bench.peak / 1e12:.4g}"),
+        "float32_difference": float32_difference(device),
+    }
+    responses, mismatches = workload(full, bench.model.config.vocab_size)
+    few = responses[:tuning], mismatches.select(mismatches.prompt_ids < tuning)
+    results["one_by_one"] = slow = one_by_one(bench.model, responses, mismatches, arguments.one_by_one, device)
+    say(
+        f"one by one: {slow['whole_per_second']} mismatches/s whole, {slow['to_suffix_per_second']} to the suffix's end"
+    )
+    kernels = ["default", "cudnn"] if device.type == "cuda" else ["default"]
+    cases = [(budget, False, kernel) for budget in budgets for kernel in kernels]
+    cases += [(budget, True, "default") for budget in budgets] if arguments.compile else []
+    results["tuning"] = tune(bench, few, cases)
+    best = max(results["tuning"], key=lambda row: row["mismatches_per_second"])
+    chosen = {"max_tokens": best["max_tokens"], "compile": best["compile"]}
+    row, found = bench.measure(responses, mismatches, settings_of(**chosen), best["attention"])
+    row["agreement"] = agreement(found, slow.pop("scores"))
+    row["times_whole"] = round(row["mismatches_per_second"] / slow["whole_per_second"], 1)
+    row["times_to_suffix"] = round(row["mismatches_per_second"] / slow["to_suffix_per_second"], 1)
+    row["paper_seconds"] = round(row["seconds"] * PAPER / row["mismatches"], 1)
+    results["full"] = row
+    say(json.dumps(row))
+    for kernel, compiled in {("default", False), (best["attention"], best["compile"])}:
+        say(bench.profile(few, settings_of(best["max_tokens"], compiled), kernel))
+    yield results
+    if arguments.compile and device.type == "cuda":
+        results["tuning"] += tune(bench, few, [(best["max_tokens"], True, "flex")])
+        yield results
+
+
+def tune(
+    bench: Bench, work: tuple[list[Response], Mismatches], cases: list[tuple[int, bool, str]]
+) -> list[dict[str, Any]]:
+    """Time budgets of a forward, with and without compiled layers, and attention kernels."""
+    rows = []
+    say("max_tokens compile attention mismatches/s  useful executed    GiB")
+    for budget, compile_it, kernel in cases:
+        try:
+            begun = time.perf_counter()
+            bench.measure(*work, settings_of(budget, compile_it), kernel, limit=4 * budget)  # warm-up, compilation
+            warm_up = time.perf_counter() - begun
+            row, _ = bench.measure(*work, settings_of(budget, compile_it), kernel)
+        except Exception as error:  # a kernel that this device or version lacks
+            say(f"{budget:10} {compile_it!s:>7} {kernel:>9} failed: {str(error).splitlines()[0][:120]}")
+            continue
+        rows.append(row | {"warm_up_seconds": round(warm_up, 1)})
+        say(
+            f"{budget:10} {compile_it!s:>7} {kernel:>9} {row['mismatches_per_second']:12} {row['useful_share']:7.1%} "
+            f"{row['executed_share']:8.1%} {row['peak_gib']:6.1f}"
+        )
+    return rows
+
+
+class Bench:
+    """A model on a device, and how fast the device can be."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device, peak: float) -> None:
+        self.model, self.device, self.peak = model, device, peak
+        self._head_rows = 0
+        output_head(model).register_forward_hook(self._count_head_rows)
+
+    def _count_head_rows(self, module: torch.nn.Module, args: tuple, output: torch.Tensor) -> None:
+        self._head_rows += output.shape[:-1].numel()
+
+    def measure(
+        self,
+        responses: list[Response],
+        mismatches: Mismatches,
+        settings: ScoreSettings,
+        attention: str = "default",
+        limit: int | None = None,
+    ) -> tuple[dict[str, Any], Substitutions]:
+        """Score, with the time and the work it took; `limit` takes about that many tokens of text only."""
+        if limit is not None:
+            responses = responses[: max(2, limit // (PROMPT + ANSWER + MISMATCHES * SUFFIX))]
+            mismatches = mismatches.select(mismatches.prompt_ids < len(responses))
+        self._head_rows = 0
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with attention_kernel(self.model, attention):
+            seconds, found = timed(lambda: score(self.model, responses, mismatches, settings), self.device)
+        useful, executed = self._flops(responses, mismatches, settings)
+        peak = torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else 0.0
+        return {
+            "max_tokens": settings.max_tokens,
+            "compile": settings.compile,
+            "attention": attention,
+            "mismatches": len(mismatches),
+            "seconds": round(seconds, 3),
+            "mismatches_per_second": round(len(mismatches) / seconds, 1),
+            "useful_tflops": round(useful / seconds / 1e12, 2),
+            "executed_tflops": round(executed / seconds / 1e12, 2),
+            "useful_share": round(useful / seconds / self.peak, 4),
+            "executed_share": round(executed / seconds / self.peak, 4),
+            "peak_gib": round(peak, 1),
+        }, found
+
+    def _flops(self, responses: list[Response], mismatches: Mismatches, settings: ScoreSettings) -> tuple[float, float]:
+        """What had to be computed, and what was, with padding and masked attention."""
+        plan = Plan.make(responses, mismatches, settings)
+        groups = make_groups(responses, mismatches, plan, settings)
+        head = output_head(self.model)
+        linear = sum(
+            2 * module.weight.numel()
+            for module in self.model.modules()
+            if isinstance(module, torch.nn.Linear) and module is not head
+        )
+        config = self.model.config
+        pair = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+        tokens = pairs = wide_tokens = wide_pairs = 0
+        for group in groups:
+            width = padded(group[0].size)
+            wide_tokens += len(group) * width
+            wide_pairs += len(group) * width**2
+            for part in group:
+                starts, lengths = plan.starts[part.rows], plan.lengths[part.rows]
+                tokens += part.size
+                pairs += part.trunk * (part.trunk + 1) // 2
+                pairs += int((starts * lengths + lengths * (lengths + 1) // 2).sum())
+        heads = 2 * head.weight.numel() * self._head_rows
+        return linear * tokens + pair * pairs + heads, linear * wide_tokens + pair * wide_pairs + heads
+
+    def profile(self, work: tuple[list[Response], Mismatches], settings: ScoreSettings, attention: str) -> str:
+        """Where the time of one group goes."""
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.device.type == "cuda")
+        limit = settings.max_tokens
+        self.measure(*work, settings, attention, limit)
+        with profile(activities=activities) as profiler:
+            self.measure(*work, settings, attention, limit)
+        by = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+        title = f"one group of {settings.max_tokens} tokens, compile={settings.compile}, {attention}\n"
+        return title + profiler.key_averages().table(sort_by=by, row_limit=15, max_name_column_width=90)
+
+
+def settings_of(max_tokens: int, compile: bool) -> ScoreSettings:
+    """The measured work: one N, the hidden state only."""
+    return ScoreSettings(lengths=(SUFFIX,), features=("hidden",), max_tokens=max_tokens, compile=compile)
+
+
+@contextmanager
+def attention_kernel(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Prefer a kernel of scaled_dot_product_attention, or use flex attention."""
+    order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    dense = packing.attention_masks
+
+    def blockwise(model: PreTrainedModel, visible: torch.Tensor, back: torch.Tensor) -> Any:
+        rows, width, _ = visible.shape
+        return create_block_mask(lambda b, h, q, k: visible[b, q, k], rows, None, width, width, visible.device)
+
+    with sdpa_kernel(order, set_priority=True) if name == "cudnn" else nullcontext():
+        try:
+            if name == "flex":
+                model.set_attn_implementation("flex_attention")
+                packing.attention_masks = blockwise
+            yield
+        finally:
+            packing.attention_masks = dense
+            model.set_attn_implementation("sdpa")
+
+
+def build(shape: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A random Llama, made on the device."""
+    hidden, inner, layers, heads, kv_heads, vocabulary = SHAPES[shape]
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
+
+
+def workload(count: int, vocabulary: int) -> tuple[list[Response], Mismatches]:
+    """Random texts, and random tokens at random places of them."""
+    draw = np.random.default_rng(0)
+    texts = draw.integers(0, vocabulary, (count, PROMPT + ANSWER))
+    responses = [Response(index, text[:PROMPT].tolist(), text[PROMPT:].tolist()) for index, text in enumerate(texts)]
+    positions = np.sort(np.stack([draw.permutation(ANSWER)[:MISMATCHES] for _ in range(count)]), axis=1)
+    rows = np.repeat(np.arange(count), MISMATCHES)
+    flat = positions.reshape(-1)
+    size = len(rows)
+    columns = {
+        "prompt_ids": torch.from_numpy(rows),
+        "positions": torch.from_numpy(flat),
+        "target_tokens": torch.from_numpy(texts[rows, PROMPT + flat]),
+        "draft_tokens": torch.from_numpy(draw.integers(0, vocabulary, size)),
+        "ranks": torch.zeros(size, dtype=torch.long),
+        "log_q": torch.zeros(size),
+        "continuations": torch.zeros((size, 0), dtype=torch.long),
+    }
+    return responses, Mismatches.from_columns(columns)
+
+
+def one_by_one(
+    model: PreTrainedModel, responses: list[Response], mismatches: Mismatches, count: int, device: torch.device
+) -> dict[str, Any]:
+    """The slow ways on the first mismatches; the first half warms up, the second is timed. Scores are of the whole way.
+
+    Each substitution costs one forward: over the whole text (the released code's way), or over the text up to the
+    suffix's end with the lm_head at the suffix only. The unchanged text is read once per response.
+    """
+    results: dict[str, Any] = {}
+    first = mismatches.select(torch.arange(min(count, len(mismatches))))
+    half = first.select(torch.arange(len(first) // 2, len(first)))
+    for name, short in (("whole", False), ("to_suffix", True)):
+        scores = slow_scores(model, responses, first, short)
+        seconds, _ = timed(lambda short=short: slow_scores(model, responses, half, short), device)
+        results[f"{name}_per_second"] = round(len(half) / seconds, 2)
+        results.setdefault("scores", scores)
+    return results
+
+
+def slow_scores(model: PreTrainedModel, responses: list[Response], mismatches: Mismatches, short: bool) -> torch.Tensor:
+    """The score's definition, one forward per substitution. (rows,)"""
+    scores, original, known = [], None, None
+    rows = zip(
+        mismatches.prompt_ids.tolist(), mismatches.positions.tolist(), mismatches.draft_tokens.tolist(), strict=True
+    )
+    for prompt_id, position, z in rows:
+        text = responses[prompt_id].prompt + responses[prompt_id].answer
+        if known != prompt_id:
+            ids = torch.tensor([text], device=model.device)
+            original, known = model(input_ids=ids, use_cache=False).logits[0], prompt_id
+        at = PROMPT + position
+        end = min(at + SUFFIX, len(text) - 1)
+        ids = torch.tensor([[*text[:at], z, *text[at + 1 :]]], device=model.device)
+        if short:
+            kept = model(input_ids=ids[:, : end + 1], use_cache=False, logits_to_keep=end - at + 1).logits[0, :-1]
+        else:
+            kept = model(input_ids=ids, use_cache=False).logits[0, at:end]
+        before = original[at - 1].log_softmax(-1, dtype=torch.float32)
+        suffix = ids[0, at + 1 : end + 1, None]
+        changed = kept.log_softmax(-1, dtype=torch.float32).gather(1, suffix).sum()
+        unchanged = original[at:end].log_softmax(-1, dtype=torch.float32).gather(1, suffix).sum()
+        scores.append(before[z] - before[text[at]] + changed - unchanged)
+    return torch.stack(scores).cpu()
+
+
+def agreement(found: Substitutions, slow: torch.Tensor) -> dict[str, float]:
+    """How far packed scores are from those of one forward each."""
+    fast = found.score(SUFFIX)[: len(slow)]
+    difference = (fast - slow).abs()
+    return {
+        "compared": len(slow),
+        "largest_difference": round(float(difference.max()), 6),
+        "mean_difference": round(float(difference.mean()), 6),
+        "mean_size_of_score": round(float(slow.abs().mean()), 4),
+        "correlation": round(float(torch.corrcoef(torch.stack([fast, slow]))[0, 1]), 6),
+    }
+
+
+def float32_difference(device: torch.device) -> float:
+    """The largest difference between packed and one-by-one scores of the tiny shape in float32."""
+    model = build("tiny", torch.float32, device)
+    responses, mismatches = workload(2, model.config.vocab_size)
+    packed = score(model, responses, mismatches, settings_of(4096, False)).score(SUFFIX)
+    difference = float((packed - slow_scores(model, responses, mismatches, short=False)).abs().max())
+    say(f"packed against one by one, float32, tiny shape: {difference:.1e}")
+    if difference > 1e-3:
+        raise RuntimeError(f"Packed scores differ from one-by-one scores by {difference} in float32.")
+    return difference
+
+
+def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of a large square matmul, the best of several sizes."""
+    best = 0.0
+    for size in (8192, 16384) if device.type == "cuda" else (1024,):
+        a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        timed(lambda a=a, b=b: multiply(a, b, 3), device)
+        seconds, _ = timed(lambda a=a, b=b: multiply(a, b, 20), device)
+        best = max(best, 2 * size**3 * 20 / seconds)
+    return best
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, repeats: int) -> None:
+    """The same product several times."""
+    out = torch.empty_like(a)
+    for _ in range(repeats):
+        torch.matmul(a, b, out=out)
+
+
+def timed(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    """Seconds of wall clock, and the result."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    begun = time.perf_counter()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun, result
+
+
+def say(text: str) -> None:
+    """Progress and tables; the JSON comes last."""
+    print(text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A causal LM with a static cache in which every row has a length of its own; the same interface as `CachedModel`.
+
+A token's slot in the cache is its position in its text, so forgetting is a matter of lengths alone. Rows that are done
+leave a gap; once half of the rows are gone, the rest moves together and forwards get smaller.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..engine.forward import borrow, give_back
+
+
+class StaticModel:
+    """Reads texts into the cache and forgets parts of them again, row by row.
+
+    Args:
+        model: the model.
+        padding: left padding of each row's text.
+        max_length: tokens of the longest text there will be, padding and drafts included.
+        vocab_size: of the other model, whose ids this one may lack.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, padding: list[int], max_length: int, vocab_size: int | None = None
+    ) -> None:
+        self.model = model
+        self.lengths = list(padding)
+        self.hidden: Tensor | None = None  # (rows, keep, hidden_size): the lm_head's input in the last read
+        self._padding = list(padding)
+        self._forward = borrow(model, len(padding), max_length)
+        self._slots = len(padding)  # rows of the cache in use
+        self._slot = list(range(self._slots))  # of each text
+        self._positions = torch.zeros((self._slots, 1), dtype=torch.long, device=model.device)
+        own = model.get_input_embeddings().weight.shape[0]
+        self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
+
+    def read(self, texts: list[Tensor], keep: int) -> Tensor:
+        """Read what the cache does not hold of each text; logits of the last `keep` tokens.
+
+        Texts (1, length) each -> (rows, keep, vocab) float32
+
+        Forwards have few shapes, so a little may be read again: the same tokens in the same slots.
+        """
+        count = max(2, keep)  # after a fully accepted block a draft has two unread tokens, else one
+        ends = [text.shape[1] - pad for text, pad in zip(texts, self._padding, strict=True)]
+        begins = [length - pad for length, pad in zip(self.lengths, self._padding, strict=True)]
+        if any(begin < end - count for begin, end in zip(begins, ends, strict=True)):
+            self._prefill(texts, begins, [max(begin, end - count) for begin, end in zip(begins, ends, strict=True)])
+        tails = [text[:, pad:][:, -count:] for text, pad in zip(texts, self._padding, strict=True)]
+        # a text shorter than `count` repeats its first token in its first slot
+        tails = [torch.cat([tail[:, :1]] * (count - tail.shape[1]) + [tail], dim=1) for tail in tails]
+        positions = torch.tensor(ends)[:, None] - count + torch.arange(count)
+        self.lengths = [text.shape[1] for text in texts]
+        return self._run(torch.cat(tails), positions.clamp_(min=0), keep)
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        """Read one more token in every row. (rows, 1) -> (rows, 1, vocab) float32"""
+        self._positions = self._positions + 1
+        self.lengths = [length + 1 for length in self.lengths]
+        return self._run(tokens, None, 1)
+
+    def forget(self, lengths: list[int]) -> None:
+        """Keep at most the first `lengths[row]` tokens of each row's text."""
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with some of the rows."""
+        self.lengths = [self.lengths[row] for row in rows]
+        self._padding = [self._padding[row] for row in rows]
+        self._slot = [self._slot[row] for row in rows]
+        if len(rows) <= self._slots // 2:
+            self._forward.cache.move(self._slot)
+            self._slots, self._slot = len(rows), list(range(len(rows)))
+
+    def finish(self) -> None:
+        """The call is over: cache and graphs wait for the next one."""
+        give_back(self.model, self._forward)
+
+    def _prefill(self, texts: list[Tensor], begins: list[int], ends: list[int]) -> None:
+        """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
+        width = max(end - begin for begin, end in zip(begins, ends, strict=True))
+        parts = []
+        for text, pad, begin, end in zip(texts, self._padding, begins, ends, strict=True):
+            part = text[:, pad + begin : pad + end]
+            parts.append(F.pad(part, (0, width - part.shape[1])))
+        positions = torch.tensor(begins)[:, None] + torch.arange(width)
+        ids, positions = self._in_slots(torch.cat(parts), positions)
+        self._forward.prefill(ids, positions)
+
+    def _run(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
+        """One forward over all slots; its logits for the rows at hand."""
+        if positions is None:
+            tokens, _ = self._in_slots(tokens, None)
+        else:
+            tokens, positions = self._in_slots(tokens, positions)
+            self._positions = positions[:, -1:]
+        logits, hidden = self._forward(tokens, self._positions if positions is None else positions, keep)
+        if len(self._slot) < self._slots:
+            index = torch.tensor(self._slot, device=logits.device)
+            logits, hidden = logits[index], hidden[index]
+        self.hidden = hidden
+        return logits.to(torch.float32, copy=True)  # a graph's output is overwritten by its next replay
+
+    def _in_slots(self, tokens: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tokens and positions of every slot; a slot without a text reads token 0 into its first slot."""
+        device = self.model.device
+        tokens = tokens.to(device)
+        if self._largest_id is not None:
+            tokens = tokens.clamp(max=self._largest_id)
+        positions = torch.zeros_like(tokens) if positions is None else positions.to(device, non_blocking=True)
+        if len(self._slot) < self._slots:
+            index = torch.tensor(self._slot, device=device)
+            tokens, positions = (
+                torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=device).index_copy(0, index, part)
+                for part in (tokens, positions)
+            )
+        return tokens, positions

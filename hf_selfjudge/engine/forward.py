@@ -1,0 +1,150 @@
+"""A model's forwards on a static cache, replayed as CUDA graphs, and a store that keeps them from call to call."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .body import FusedBody, PlainBody, why_not_fusable
+from .row_cache import RowCache
+
+logger = logging.getLogger(__name__)
+
+PREFILL = 512
+"""Prompts are read in pieces of this many tokens, which bounds the memory of their masks."""
+GRANULE = 256
+"""Capacities are multiples of this, so that calls of similar length share a cache and its graphs."""
+GRAPH_TOKENS = 2048
+"""Most tokens in one graph: larger forwards are bound by the GPU, not by launches."""
+
+
+class Forward:
+    """One model, one static cache, and a graph for each input shape that came up."""
+
+    def __init__(self, model: PreTrainedModel, rows: int, capacity: int) -> None:
+        self.cache = RowCache(model, rows, capacity)
+        reason = why_not_fusable(model)
+        if reason is None:
+            self._body: FusedBody | PlainBody = FusedBody(model, self.cache)
+        else:
+            logger.info("%s runs its own layers: %s.", type(model).__name__, reason)
+            self._body = PlainBody(model, self.cache)
+        self._use_graphs = model.device.type == "cuda"
+        self._graphs: dict[tuple[int, int, int], Captured] = {}
+        self._pool: Any = None
+        self._weights = weight_addresses(model)  # after fusing, which moves them
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor, positions: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+        """Read tokens into the cache; logits and lm_head inputs of the last `keep`, valid until the next call.
+
+        (rows, count), (rows, count) -> (rows, keep, vocab), (rows, keep, hidden_size)
+        """
+        key = (*ids.shape, keep)
+        if not self._use_graphs or ids.numel() > GRAPH_TOKENS:
+            return self._body(ids, positions, keep)
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = Captured(lambda i, p: self._body(i, p, keep), (ids, positions), self._pool)
+            except (RuntimeError, NotImplementedError) as error:
+                logger.warning("No CUDA graph, decoding goes on without: %s", str(error).splitlines()[0])
+                self._use_graphs = False
+                return self._body(ids, positions, keep)
+            self._pool = self._graphs[key].pool
+        return self._graphs[key](ids, positions)
+
+    @torch.no_grad()
+    def prefill(self, ids: Tensor, positions: Tensor) -> None:
+        """Read prompts into the cache, piece by piece."""
+        for start in range(0, ids.shape[1], PREFILL):
+            part = slice(start, start + PREFILL)
+            self._body(ids[:, part].contiguous(), positions[:, part].contiguous(), 1)
+
+    def fits(self, model: PreTrainedModel, rows: int, capacity: int) -> bool:
+        """Whether a call with these needs can use this; not if the model's weights were replaced or moved."""
+        least = rounded(capacity)
+        room = self.cache.rows == rows and least <= self.cache.capacity <= 4 * least
+        return room and self._weights == weight_addresses(model)
+
+
+class Captured:
+    """A function of tensors as a CUDA graph: inputs are copied in, outputs stay where the graph writes them."""
+
+    def __init__(self, function: Any, inputs: tuple[Tensor, ...], pool: Any) -> None:
+        self._inputs = tuple(tensor.clone() for tensor in inputs)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # kernels are compiled and libraries set up outside the capture
+            for _ in range(2):
+                function(*self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._outputs = function(*self._inputs)
+        self.pool = self._graph.pool()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Replay with new inputs of the same shapes."""
+        for mine, given in zip(self._inputs, inputs, strict=True):
+            mine.copy_(given)
+        self._graph.replay()
+        return self._outputs
+
+
+_idle: WeakKeyDictionary[PreTrainedModel, list[Forward]] = WeakKeyDictionary()
+
+
+def borrow(model: PreTrainedModel, rows: int, length: int) -> Forward:
+    """A forward for `rows` texts of up to `length` tokens: one that an earlier call gave back, or a new one."""
+    idle = _idle.setdefault(model, [])
+    for index, forward in enumerate(idle):
+        if forward.fits(model, rows, length):
+            return idle.pop(index)
+    idle.clear()  # one cache per model is kept: of another shape, it only takes memory
+    return Forward(model, rows, rounded(length))
+
+
+def give_back(model: PreTrainedModel, forward: Forward) -> None:
+    """Keep a forward for the next call."""
+    _idle.setdefault(model, [])[:] = [forward]
+
+
+def rounded(length: int) -> int:
+    """The capacity that texts of this length get."""
+    return -(-length // GRANULE) * GRANULE
+
+
+def release(model: PreTrainedModel | None = None) -> None:
+    """Free the caches and graphs kept for a model, or for all."""
+    if model is None:
+        _idle.clear()
+    else:
+        _idle.pop(model, None)
+
+
+def why_not_static(model: PreTrainedModel) -> str | None:
+    """What keeps a model from a static cache, or None."""
+    name, config = type(model).__name__, model.config.get_text_config()
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"})
+    if others:
+        return f"{name} has {', '.join(others)} layers"
+    if "position_ids" not in inspect.signature(type(model).forward).parameters:
+        return f"{name} takes no position_ids"
+    if config._attn_implementation not in ("sdpa", "eager"):
+        return f"{name} uses {config._attn_implementation} attention; sdpa and eager take masks"
+    if any(hasattr(module, "_hf_hook") for module in model.modules()):
+        return f"{name} is dispatched over several devices"
+    if not hasattr(config, "num_attention_heads") or not hasattr(config, "num_hidden_layers"):
+        return f"{name}'s config does not tell its heads and layers"
+    return None
+
+
+def weight_addresses(model: PreTrainedModel) -> int:
+    """Changes when a parameter is replaced or moved: a graph reads the old memory."""
+    return hash(tuple(parameter.data_ptr() for parameter in model.parameters()))

@@ -1,0 +1,114 @@
+"""The subcommand `compare`. Heavy imports happen when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+GRAMMAR = """\
+rules: a comma-separated list of
+  exact, topk:2, floor:0.01, margin:0.3, typical:0.09:0.3, kl:0.5, reverse-kl:0.5, ensemble:0.7, fly:0.3:2
+  judge:FOLDER@f1   a judge (folder, Hub id, or `playground`) at a named threshold or a theta
+  a&b, a|b          both accept, either accepts
+  ...+digits        never relaxes digits (or +special: special tokens)
+  NAME=...          names the curve; without it, rules that differ only in numbers form one curve
+several points at once, each one more point of the curve:
+  topk:2..5   floor:0.1/0.01   judge:FOLDER@0.5/0.9   topk:sweep   judge:FOLDER@sweep
+  training-free     NAME:sweep of every training-free rule
+example:
+  selfjudge compare --rules 'training-free,ours=judge:playground@sweep&floor:0.01+digits' --out report
+"""
+
+
+def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `compare` to the `selfjudge` command."""
+    parser = commands.add_parser(
+        "compare",
+        help="acceptance rules side by side: task score against accepted length",
+        description="Decode the same prompts under many acceptance rules and compare them at matched task score: "
+        "table, trade-off figure, paired bootstrap intervals and a verdict. Resumable: finished results are kept.",
+        epilog=GRAMMAR,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--target", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
+    add("--draft", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
+    add("--rules", action="append", required=True, help="see below; exact is always there; may be repeated")
+    add("--tasks", action="append", help="PROVIDER/TASK[:COUNT],...; PROVIDER alone: all its tasks (playground)")
+    add("--items", type=int, default=500, help="test items of tasks without a count (default: %(default)s)")
+    add("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")
+    add("--mode", default="two-stage", help="two-stage or judge-only (default: %(default)s)")
+    add("--select-on", default="train", help="items that choose each method's point: train, held-out (further test "
+        "items) or test (the same; favours methods with many points) (default: %(default)s)")  # fmt: skip
+    add("--selection-items", type=int, help="how many of them per task (default: as many as test items)")
+    add("--criterion", default="within", help="matched score of the verdict: within (the margin), indistinguishable "
+        "or non-inferior (default: %(default)s)")  # fmt: skip
+    add("--margin", type=float, default=1.0, help="points of score a point may lose (default: %(default)s)")
+    add("--ours", help="method that the others are compared with (default: the first one with a judge)")
+    add("--resamples", type=int, default=10_000, help="bootstrap resamples (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of test items and bootstrap (default: %(default)s)")
+    add("--selection-seed", type=int, default=2000, help="seed of selection items from train (default: %(default)s)")
+    add("--device", default="cpu", help="cpu, cuda, ... (default: %(default)s)")
+    add("--dtype", default="float32", help="float32, bfloat16, ... (default: %(default)s)")
+    add("--batch-size", type=int, default=64, help="sequences decoded together (default: %(default)s)")
+    add("--workers", type=int, default=1, help="processes, each with its own copy of the pair (default: %(default)s)")
+    add("--intervals", action="store_true", help="draw intervals in the figure")
+    add("--redraw", action="store_true", help="only make figure, table and page again from compare.json in --out")
+    add("--out", type=Path, default=Path("report"), help="folder for results and page (default: %(default)s)")
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(out: Path, redraw: bool = False, **options: Any) -> None:
+    """Compare and report; the last line of stdout is one JSON document."""
+    from .page import report
+
+    results = _stored(out) if redraw else _compare(out, **options)
+    if redraw:
+        results["settings"]["intervals"] = options["intervals"]
+    files = report(results, out)
+    sys.stdout.write(results["verdict"] + "\n")
+    summary = {
+        "verdict": results["verdict"],
+        "computed": results["computed"],
+        "matched": {
+            criterion: {name: _brief(results, entry) for name, entry in found["methods"].items()}
+            for criterion, found in results["matched"].items()
+        },
+        "files": [str(path) for path in files],
+    }
+    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _compare(out: Path, **options: Any) -> dict[str, Any]:
+    from transformers.utils import logging
+
+    from .bench import BenchSettings
+    from .compare import compare
+    from .plan import CompareSettings
+
+    logging.disable_progress_bar()  # one bar is enough
+    bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}
+    options["rules"], options["tasks"] = tuple(options["rules"]), tuple(options["tasks"] or ("playground",))
+    return compare(CompareSettings(bench=BenchSettings(**bench), **options), out)
+
+
+def _stored(out: Path) -> dict[str, Any]:
+    path = out / "compare.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; run the comparison without --redraw first.")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _brief(results: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """A method's matched point in a few figures."""
+    test = entry["test"]
+    return {
+        "rule": results["points"][entry["point"]]["rule"],
+        "accepted_per_cycle": test["accepted_per_cycle"]["estimate"],
+        "score_difference": test["score_difference"]["estimate"],
+        "outcome": entry.get("ours_minus_this", {}).get("outcome"),
+    }

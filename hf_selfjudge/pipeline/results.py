@@ -1,0 +1,109 @@
+"""What a build gives: the judge's folder, the report, and the summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from ..config import ModelReference
+from .manifest import Manifest
+from .storage import digest, digest_file, write_file
+from .workplace import Workplace
+
+JUDGE_FILES = ("config.json", "model.safetensors", "README.md")
+
+
+def refuse_other_model(out: Path) -> None:
+    """A judge's files must not take the place of another model's."""
+    path = out / "config.json"
+    if not path.is_file():
+        return
+    try:
+        kind = json.loads(path.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError):
+        kind = "no valid JSON"
+    if kind != "selfjudge":
+        raise ValueError(
+            f"{out} holds another model ({path} is of type {kind!r}, expected a judge's). Give another --out."
+        )
+
+
+def write_judge(work: Workplace, manifest: Manifest, out: Path) -> None:
+    """Write the judge's folder from the results of fit and calibrate. A README that somebody edited is left alone."""
+    models = {role: manifest.data["models"][role] for role in ("target", "draft")}
+    judge = work.fit_result.judge(
+        thresholds=work.note("calibrate").info["thresholds"],
+        default_threshold=work.settings.calibrate.default_threshold,
+        target=ModelReference(models["target"]["id"], models["target"]["revision"]),
+        draft=ModelReference(models["draft"]["id"], models["draft"]["revision"]),
+        labels=_label_facts(work),
+        metrics=_metrics(work),
+    )
+    card = str(judge.generate_model_card()).encode()
+    path = out / "README.md"
+    if not path.exists() or digest_file(path) == manifest.data.get("judge", {}).get("README.md"):
+        manifest.record("judge", "README.md", value=digest(card))  # first: what is written is known as ours
+        _renew(path, card)
+    _renew(out / "model.safetensors", save(dict(judge.state_dict()), metadata={"format": "pt"}))
+    _renew(out / "config.json", judge.config.to_json().encode())
+    manifest.record("judge", "model.safetensors", value=digest_file(out / "model.safetensors"))
+
+
+def _renew(path: Path, data: bytes) -> None:
+    """Write a file unless it is there already."""
+    if not path.is_file() or path.read_bytes() != data:
+        write_file(path, data)
+
+
+def drop_judge(manifest: Manifest, out: Path) -> None:
+    """Delete the judge that a build has written."""
+    written = manifest.data.get("judge", {})
+    for name in JUDGE_FILES:
+        path = out / name
+        if written and path.is_file() and (name != "README.md" or digest_file(path) == written.get(name)):
+            path.unlink()
+
+
+def _metrics(work: Workplace) -> dict[str, Any]:
+    """What was measured on held-out prompts, for the judge's config.json."""
+    winner = work.note("fit").info["winner"]
+    return {
+        "model": winner["model"],
+        "feature_set": winner["feature_set"],
+        "validation_auc": winner["mean"],
+        "calibration_auc": winner.get("calibration_auc"),
+    }
+
+
+def _label_facts(work: Workplace) -> dict[str, Any]:
+    """How the labels were made, for the judge's config.json."""
+    label, tau = work.settings.label, work.note("label").info["tau"]
+    return {
+        "labels": label.labels,
+        "length": label.length,
+        "suffix": label.suffix,
+        "reduction": label.reduction,
+        "tau": tau,
+        "prompts": work.note("prompts").info["sources"],
+        "substitutions": len(work.substitutions),
+    }
+
+
+def make_report(work: Workplace, manifest: Manifest, out: Path) -> None:
+    """The report, remade from what is on disk."""
+
+
+def summary(work: Workplace, manifest: Manifest, out: Path) -> dict[str, Any]:
+    """What a build found, in one JSON document."""
+    stages = manifest.data["stages"]
+    found: dict[str, Any] = {"out": str(out)}
+    for stage in work.shards:
+        if "rows" in stages.get(stage, {}):
+            found[stage] = {name: stages[stage][name] for name in ("rows", "seconds", "info")}
+    score = stages.get("score", {})
+    if score.get("seconds"):
+        found["labels_per_second"] = round(score["rows"] / score["seconds"], 1)
+    return found

@@ -1,0 +1,112 @@
+"""Static caches: the same tokens as with dynamic ones, in all families, alone and in ragged batches."""
+
+import pytest
+import torch
+from tiny import FAMILIES, build_judge, build_model, prompts
+
+from hf_selfjudge.engine import forward as engine
+from hf_selfjudge.engine.body import FusedBody, fuse, why_not_fusable
+from hf_selfjudge.engine.row_cache import RowCache
+
+LENGTH = 20
+
+
+def ragged(texts):
+    width = max(text.shape[1] for text in texts)
+    pads = [width - text.shape[1] for text in texts]
+    ids = torch.cat([torch.nn.functional.pad(t, (p, 0)) for t, p in zip(texts, pads, strict=True)])
+    mask = torch.stack([(torch.arange(width) >= pad).long() for pad in pads])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def decode(pair, texts, judge, gamma, cache, **kwargs):
+    return pair.target.generate(
+        **ragged(texts),
+        assistant_model=pair.draft,
+        judge=judge,
+        num_assistant_tokens=gamma,
+        cache_implementation=cache,
+        return_dict_in_generate=True,
+        **{"do_sample": False, "max_new_tokens": LENGTH, **kwargs},
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_static_equals_dynamic(loose_pairs, family):
+    pair, texts = loose_pairs[family], prompts(5, seed=22)
+    judge = build_judge(threshold=0.5)
+    for gamma, rows in ((1, 1), (5, 1), (4, 5), (9, 5)):
+        eos = int(pair.judged(texts[0], judge, LENGTH, gamma).sequences[0, texts[0].shape[1] + 6])
+        expected = decode(pair, texts[:rows], judge, gamma, None, eos_token_id=eos)
+        found = decode(pair, texts[:rows], judge, gamma, "static", eos_token_id=eos)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert found.judge_stats.sources == expected.judge_stats.sources
+        assert found.judge_stats.drafted == expected.judge_stats.drafted
+
+
+def test_exact_decoding_is_the_targets_own(pair):
+    for prompt in prompts(4, seed=5):
+        found = decode(pair, [prompt], build_judge(threshold=1.0), 6, "static")
+        assert torch.equal(found.sequences, pair.plain(prompt, LENGTH))
+
+
+def test_sampling_draws_the_same_tokens(loose_pairs):
+    pair, texts = loose_pairs["llama"], prompts(3, seed=2)
+    outputs = []
+    for cache in (None, "static"):
+        torch.manual_seed(5)
+        outputs.append(decode(pair, texts, build_judge(threshold=0.5), 4, cache, do_sample=True, temperature=0.8))
+    assert torch.equal(outputs[0].sequences, outputs[1].sequences)
+
+
+def test_a_prompt_of_one_token(pair):
+    prompt = torch.tensor([[17]])
+    assert torch.equal(decode(pair, [prompt], "exact", 3, "static").sequences, pair.plain(prompt, LENGTH))
+
+
+def test_long_prompts_are_read_in_pieces(pair, monkeypatch):
+    monkeypatch.setattr(engine, "PREFILL", 7)
+    prompt = torch.randint(3, 100, (1, 40))
+    assert torch.equal(decode(pair, [prompt], "exact", 5, "static").sequences, pair.plain(prompt, LENGTH))
+
+
+def test_caches_are_kept_between_calls_and_replaced_with_the_weights(loose_pairs):
+    pair, texts = loose_pairs["llama"], prompts(2, seed=4)
+    decode(pair, texts, "exact", 4, "static")
+    (kept,) = engine._idle[pair.target]
+    decode(pair, texts[::-1], "exact", 4, "static")
+    assert engine._idle[pair.target] == [kept]
+    assert kept.fits(pair.target, 2, 100)
+    assert not kept.fits(pair.target, 3, 100)
+    assert not kept.fits(pair.target, 2, 10_000)
+    weight = pair.target.lm_head.weight
+    before = weight.data
+    weight.data = before.clone()
+    assert not kept.fits(pair.target, 2, 100)
+    weight.data = before
+    engine.release(pair.target)
+    assert pair.target not in engine._idle
+
+
+def test_fusing_moves_weights_without_changing_the_model(tmp_path):
+    model = build_model("qwen2")
+    ids = torch.randint(3, 100, (2, 12))
+    before, state = model(ids).logits, {name: value.clone() for name, value in model.state_dict().items()}
+    assert why_not_fusable(model) is None
+    FusedBody(model, RowCache(model, 1, 16))
+    assert torch.equal(model(ids).logits, before)
+    attention = model.model.layers[0].self_attn
+    joined, _ = fuse([attention.q_proj, attention.k_proj, attention.v_proj])
+    assert joined.data_ptr() == attention.q_proj.weight.data_ptr()  # nothing is moved a second time
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
+def test_what_static_caches_cannot_do_is_said(pair):
+    prompt = prompts(1)[0]
+    with pytest.raises(ValueError, match="draft model"):
+        pair.target.generate(
+            prompt, judge="exact", prompt_lookup_num_tokens=3, cache_implementation="static", max_new_tokens=4
+        )

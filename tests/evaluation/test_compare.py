@@ -1,0 +1,423 @@
+"""A whole small comparison on the embedded pair: figures against `generate` itself, resuming, outputs, command line."""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from brief_tasks import LONGEST, BriefTask
+
+from hf_selfjudge.evaluation import bench as bench_module
+from hf_selfjudge.evaluation import judges, providers
+from hf_selfjudge.evaluation.bench import Bench, BenchSettings
+from hf_selfjudge.evaluation.command import add_compare, run_compare
+from hf_selfjudge.evaluation.compare import compare
+from hf_selfjudge.evaluation.decode import decode
+from hf_selfjudge.evaluation.page import conditions, page, report
+from hf_selfjudge.evaluation.plan import CompareSettings
+from hf_selfjudge.evaluation.providers import TaskRequest, parse_tasks
+from hf_selfjudge.playground.tasks import load_task
+from hf_selfjudge.playground.world import generate, score
+from hf_selfjudge.rules import parse_rule
+
+BENCH = BenchSettings("playground", "playground", gamma=4, batch_size=4)
+WORDS, OPEN = "brief/word_problems", "brief/open_ended"
+RULES = ("topk:2,ours=judge:playground@f1/1.0&floor:0.01+digits",)
+SETTINGS = CompareSettings(BENCH, RULES, (f"{WORDS}:4,{OPEN}:2",), selection_items=2, resamples=200)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief():
+    """A provider of short tasks beside the package's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(providers.PROVIDERS, "brief", "brief_tasks")
+        yield
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Folder, results and files of one small comparison."""
+    out = tmp_path_factory.mktemp("compare") / "new"
+    results = compare(SETTINGS, out, progress=False)
+    return out, results, report(results, out)
+
+
+def point(results, rule):
+    return next(found for found in results["points"] if found["rule"] == rule)
+
+
+def answers(pair, items, **call):
+    """One item after the other, straight through `generate`."""
+    target, _, tokenizer = pair
+    found = []
+    for item in items:
+        chat = [{"role": "user", "content": item.prompt}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        out = target.generate(**ids, do_sample=False, max_new_tokens=LONGEST, return_dict_in_generate=True, **call)
+        text = tokenizer.decode(out.sequences[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        found.append((text, getattr(out, "judge_stats", None)))
+    return found
+
+
+# -- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_exact_is_the_target_alone(embedded, compared):
+    out, results, _ = compared
+    items = generate("word_problems", "test", 4, 0)
+    plain = answers(embedded, items)
+    (path,) = (out / "results" / "test" / "brief-word_problems").glob("exact-*.json")
+    stored = json.loads(path.read_text())
+    task = BriefTask(WORDS, items)
+    assert stored["checksums"] == [zlib.crc32(text.encode()) for text, _ in plain]
+    assert stored["scores"] == [task.score(index, text) for index, (text, _) in enumerate(plain)]
+    row = point(results, "exact")["test"]["tasks"][WORDS]
+    assert row["score"]["estimate"] == sum(stored["scores"]) / 4
+    assert row["relaxed_share"] == row["lost"] == row["gained"] == 0
+
+
+def test_figures_are_those_of_generate(embedded, compared):
+    _, results, _ = compared
+    items = generate("word_problems", "test", 4, 0)
+    found = answers(embedded, items, assistant_model=embedded[1], judge="topk:2", num_assistant_tokens=4)
+    total = sum((stats for _, stats in found[1:]), found[0][1])
+    row = point(results, "topk:2")["test"]["tasks"][WORDS]
+    assert total.judged_in > 0
+    assert row["accepted_per_cycle"]["estimate"] == pytest.approx(total.accepted_per_cycle, abs=1e-6)
+    assert row["tokens_per_target_forward"] == pytest.approx(total.tokens_per_target_forward, abs=1e-6)
+    assert row["acceptance_rate"] == pytest.approx(total.acceptance_rate, abs=1e-6)
+    assert row["forwards_per_answer"] == total.cycles / 4
+    assert row["relaxed_share"] == pytest.approx(total.judged_in / total.new_tokens, abs=1e-6)
+    scores = [BriefTask(WORDS, items).score(index, text) for index, (text, _) in enumerate(found)]
+    assert row["score"]["estimate"] == pytest.approx(sum(scores) / 4)
+
+
+def test_a_judge_at_theta_one_is_exact(compared):
+    _, results, _ = compared
+    ours, exact = point(results, "judge:playground@1.0&floor:0.01+digits"), point(results, "exact")
+    for task, row in ours["test"]["tasks"].items():
+        same = exact["test"]["tasks"][task]
+        assert {**row, "seconds": 0} == {**same, "seconds": 0}
+    assert ours["test"]["pooled"]["length_ratio"] == {"estimate": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_selection_items_are_others_than_test_items(compared):
+    _, results, _ = compared
+    items = results["conditions"]["items"]
+    assert items["test"][WORDS] == {"count": 4, "split": "test", "seed": 0, "skip": 0}
+    assert items["selection"][WORDS] == {"count": 2, "split": "train", "seed": 2000, "skip": 0}
+    for found in results["points"]:
+        assert found["selection"]["tasks"][WORDS]["items"] == 2
+    first, second = (load_task("news", 3, "test", 0, skip).prompts for skip in (0, 3))
+    assert not set(first) & set(second)
+    assert first + second == load_task("news", 6, "test", 0).prompts
+
+
+def test_tasks_without_a_score_are_not_pooled(compared):
+    _, results, _ = compared
+    assert results["pooled_over"] == [WORDS]
+    found = point(results, "topk:2")["test"]
+    assert found["tasks"][OPEN]["score"] is None
+    assert found["pooled"]["accepted_per_cycle"] == found["tasks"][WORDS]["accepted_per_cycle"]
+
+
+def test_ready_text_is_not_put_into_the_chat_template(embedded):
+    task = replace(load_task("news", 2, "test", 0), chat=False, max_new_tokens=5)
+    advanced = []
+    found = decode(embedded, task, parse_rule("exact"), gamma=3, batch_size=1, advance=advanced.append)
+    assert advanced == [1, 1]
+    ids = embedded[2](task.prompts[1], return_tensors="pt")
+    out = embedded[0].generate(**ids, do_sample=False, max_new_tokens=5)
+    text = embedded[2].decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert found.checksums[1] == zlib.crc32(text.encode())
+
+
+def test_whole_answers_of_the_playground_are_the_targets_own_with_their_scores(embedded):
+    items = generate("word_problems", "test", 2, 0)
+    target, _, tokenizer = embedded
+    found = decode(embedded, load_task("word_problems", 2, "test", 0), parse_rule("exact"), gamma=7, batch_size=2)
+    for index, item in enumerate(items):
+        chat = [{"role": "user", "content": item.prompt}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        out = target.generate(**ids, do_sample=False, max_new_tokens=160)[0, ids["input_ids"].shape[1] :]
+        text = tokenizer.decode(out, skip_special_tokens=True)
+        assert found.checksums[index] == zlib.crc32(text.encode())
+        assert found.scores[index] == score(item, text)
+        assert found.new_tokens[index] == len(out)
+    assert found.judged_in == [0, 0]
+
+
+# -- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_finished_results_are_not_computed_again(compared, monkeypatch):
+    out, results, _ = compared
+    assert results["computed"]["results"] == 4 * 2 * 2
+    monkeypatch.setattr(bench_module, "Bench", None)  # nothing may be loaded
+    again = compare(SETTINGS, out, progress=False)
+    assert again.pop("computed")["results"] == 0
+    assert again == {key: value for key, value in results.items() if key != "computed"}
+
+
+def test_only_lost_or_broken_results_are_computed_again(compared):
+    out, results, _ = compared
+    paths = sorted((out / "results" / "test").rglob("*.json"))
+    before = {path: path.read_bytes() for path in paths}
+    lost, broken, short = paths[0], paths[3], paths[-1]
+    lost.unlink()
+    broken.write_bytes(before[broken][: len(before[broken]) // 2])
+    found = json.loads(before[short])
+    short.write_text(json.dumps({**found, "scores": found["scores"][:1]}))
+    again = compare(SETTINGS, out, progress=False)
+    assert again["computed"]["results"] == 3
+    for path in paths:
+        new, old = json.loads(path.read_bytes()), json.loads(before[path])
+        assert (path.read_bytes() == before[path]) == (path not in (lost, broken, short))
+        assert {**new, "seconds": 0, "phases": 0} == {**old, "seconds": 0, "phases": 0}
+    assert again["matched"]["within"]["methods"]["topk"]["test"] | {"seconds": 0} == (
+        results["matched"]["within"]["methods"]["topk"]["test"] | {"seconds": 0}
+    )
+    assert sorted((out / "results" / "test").rglob("*.json")) == paths  # nothing doubled
+
+
+def test_an_interrupted_run_keeps_what_is_finished(tmp_path, monkeypatch):
+    settings = replace(SETTINGS, tasks=(f"{WORDS}:1",), select_on="test", rules=("topk:2",), resamples=10)
+    measure = Bench.measure
+
+    def interrupted(self, job, advance):
+        if job.point.spec == "topk:2":
+            raise KeyboardInterrupt
+        return measure(self, job, advance)
+
+    monkeypatch.setattr(Bench, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(settings, tmp_path, progress=False)
+    monkeypatch.undo()
+    assert compare(settings, tmp_path, progress=False)["computed"]["results"] == 1
+
+
+def test_other_settings_are_other_results(compared, tmp_path, monkeypatch):
+    out, _, _ = compared
+    due = []
+    monkeypatch.setattr(bench_module.Inline, "run", lambda self, jobs, advance: due.append(len(jobs)) or 1 / 0)
+    for changed in (
+        replace(SETTINGS, bench=replace(BENCH, gamma=3)),
+        replace(SETTINGS, bench=replace(BENCH, mode="judge-only")),
+        replace(SETTINGS, bench=replace(BENCH, dtype="bfloat16")),
+        replace(SETTINGS, seed=1, select_on="test"),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            compare(changed, out, progress=False)
+    with pytest.raises(ZeroDivisionError):
+        compare(replace(SETTINGS, rules=("topk:3", *RULES)), out, progress=False)
+    assert due == [16, 16, 16, 8, 4]
+
+
+def test_a_swept_judge_gets_its_thetas_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(judges, "ACCEPTED_SHARES", (0.1, 0.9))
+    settings = replace(
+        SETTINGS, rules=("judge:playground@sweep",), tasks=(f"{WORDS}:2",), select_on="test", resamples=10
+    )
+    first = compare(settings, tmp_path, progress=False)
+    thetas = [float(found["rule"].split("@")[1]) for found in first["points"][1:]]
+    assert thetas == sorted(thetas, reverse=True)
+    assert len(thetas) == 2 + 3  # with those that the judge has names for
+    (path,) = (tmp_path / "results").glob("thetas-*.json")
+    assert json.loads(path.read_text()) == {"playground": thetas}
+    lengths = [found["test"]["pooled"]["accepted_per_cycle"]["estimate"] for found in first["points"]]
+    assert lengths[-1] > lengths[0]
+    path.write_text(json.dumps({"playground": thetas[:1]}))
+    assert len(compare(settings, tmp_path, progress=False)["points"]) == 2
+
+
+# -- outputs ----------------------------------------------------------------------------------------------------------
+
+
+class Tables(HTMLParser):
+    """The tables of a page as lists of rows of texts, its tags, and what it loads."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables, self.open, self.tags, self.loaded, self.cell = [], [], set(), [], None
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.loaded += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.cell = ""
+
+    def handle_data(self, data):
+        if self.cell is not None:
+            self.cell += data
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append(self.cell)
+            self.cell = None
+
+
+def bounded(value, factor=1, sign=""):
+    return "{:{f}} [{:{f}}, {:{f}}]".format(*(factor * value[k] for k in ("estimate", "low", "high")), f=f"{sign}.2f")
+
+
+def test_the_page_shows_the_numbers_of_the_json(compared):
+    out, _, files = compared
+    results = json.loads((out / "compare.json").read_text())
+    reader = Tables()
+    reader.feed((out / "index.html").read_text())
+    assert reader.open == []
+    assert not {"script", "link", "iframe"} & reader.tags
+    assert all(loaded.startswith("data:image/png;base64,") for loaded in reader.loaded)
+    matched, pooled = reader.tables[0], reader.tables[3]
+    methods = results["matched"]["within"]["methods"]
+    assert {row[0] for row in matched[1:]} == set(methods)
+    for row in matched[1:]:
+        entry = methods[row[0]]
+        assert row[1].startswith(results["points"][entry["point"]]["rule"])
+        assert row[2] == str(len(results["methods"][row[0]]))
+        assert row[3] == bounded(entry["test"]["accepted_per_cycle"])
+        assert row[4] == bounded(entry["test"]["length_ratio"])
+        assert row[5] == bounded(entry["test"]["score_difference"], 100, "+")
+        if row[0] != "ours":
+            assert row[8] == bounded(entry["ours_minus_this"]["accepted_per_cycle"], 1, "+")
+    assert len(pooled) == 1 + len(results["points"])
+    for row, found in zip(pooled[1:], results["points"], strict=True):
+        expected = found["test"]["pooled"]
+        assert row[:2] == [found["rule"], bounded(expected["score"], 100)]
+        assert row[3] == bounded(expected["accepted_per_cycle"])
+        assert row[5] == f"{expected['tokens_per_target_forward']:.2f}"
+        assert row[-2:] == [str(expected["lost"]), str(expected["gained"])]
+    text = unescape((out / "index.html").read_text())
+    assert results["verdict"] in text
+    assert conditions(results) in text
+    assert [path.name for path in files] == ["compare.json", "compare.csv", "tradeoff.png", "index.html"]
+    assert (out / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_csv_has_every_row(compared):
+    out, results, _ = compared
+    rows = list(csv.DictReader((out / "compare.csv").read_text().splitlines()))
+    assert len(rows) == 4 * 2 * 3  # points, sets, two tasks and the pool
+    (row,) = [r for r in rows if (r["set"], r["rule"], r["task"]) == ("test", "topk:2", "pooled")]
+    expected = point(results, "topk:2")["test"]["pooled"]
+    assert float(row["accepted_per_cycle_high"]) == expected["accepted_per_cycle"]["high"]
+    assert float(row["score_difference"]) == expected["score_difference"]["estimate"]
+    assert {r["score"] for r in rows if r["task"] == OPEN} == {""}
+
+
+def test_a_page_without_any_score(compared, tmp_path):
+    out, _, _ = compared
+    only = compare(replace(SETTINGS, tasks=(f"{OPEN}:2",)), out, progress=False)
+    assert only["computed"]["results"] == 0  # counts are per task
+    assert only["matched"] == {}
+    assert [path.name for path in report(only, tmp_path)] == ["compare.json", "compare.csv", "index.html"]
+    assert "No task has a score" in page(only, None)
+
+
+# -- settings and command line ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rules": ("topp:2",)}, "Unknown rule"),
+        ({"rules": ("judge:playground@best",)}, "no threshold named 'best'"),
+        ({"tasks": ("gsm8k",)}, "no provider 'gsm8k'"),
+        ({"tasks": ("playground/chess",)}, "has no task 'chess'"),
+        ({"tasks": ("playground/news:0",)}, "count '0', expected an int >= 1"),
+        ({"tasks": ("playground/news:2", "playground")}, "given twice"),
+        ({"ours": "topp"}, "ours is 'topp', expected one of the methods exact, topk, ours"),
+        ({"select_on": "dev"}, "select-on is 'dev'"),
+        ({"criterion": "same"}, "criterion is 'same'"),
+        ({"margin": -1.0}, "margin is -1.0"),
+        ({"items": 0}, "items is 0"),
+        ({"bench": replace(BENCH, mode="alignment-only")}, "mode is 'alignment-only'"),
+        ({"bench": replace(BENCH, workers=0)}, "workers is 0"),
+        ({"bench": replace(BENCH, dtype="float31")}, "dtype is 'float31'"),
+        ({"bench": replace(BENCH, device="gpu")}, "device is 'gpu'"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_model_is_loaded(changes, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_module, "Bench", None)
+    with pytest.raises(ValueError, match=message):
+        compare(replace(SETTINGS, **changes), tmp_path, progress=False)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no config.json"):
+        compare(replace(SETTINGS, bench=replace(BENCH, target=str(tmp_path))), tmp_path, progress=False)
+    with pytest.raises(FileNotFoundError, match="no/such/model is neither a folder nor a model on the Hub"):
+        compare(replace(SETTINGS, bench=replace(BENCH, draft="no/such/model")), tmp_path, progress=False)
+
+
+def test_tasks_by_name_and_count():
+    assert parse_tasks(["playground/news,playground/word_problems:7"], 9) == [
+        TaskRequest("playground", "news", 9),
+        TaskRequest("playground", "word_problems", 7),
+    ]
+    assert len(parse_tasks(["playground:3"], 9)) == 4
+
+
+def test_the_pair_of_a_provider_is_its_embedded_one(embedded):
+    target = Bench(BENCH).pair[0]
+    assert torch.equal(target.lm_head.weight, embedded[0].lm_head.weight)
+
+
+def parse(*argv):
+    parser = argparse.ArgumentParser()
+    add_compare(parser.add_subparsers(dest="command"))
+    arguments = vars(parser.parse_args(["compare", *argv]))
+    assert arguments.pop("run") is run_compare
+    arguments.pop("command")
+    return arguments
+
+
+def test_the_command_ends_with_one_json_document(compared, capsys):
+    out, results, _ = compared
+    given = parse(
+        "--rules", RULES[0], "--tasks", SETTINGS.tasks[0], "--gamma", "4", "--batch-size", "4", "--resamples", "200",
+        "--selection-items", "2", "--out", str(out),
+    )  # fmt: skip
+    run_compare(**given)
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["computed"]["results"] == 0
+    assert summary["verdict"] == results["verdict"]
+    run_compare(**parse("--rules", "-", "--redraw", "--intervals", "--out", str(out)))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["verdict"] == results["verdict"]
+    with pytest.raises(FileNotFoundError, match="without --redraw first"):
+        run_compare(**parse("--rules", "-", "--redraw", "--out", str(out / "nowhere")))
+
+
+def test_help_needs_nothing_heavy():
+    code = (
+        "import argparse, sys; from hf_selfjudge.evaluation.command import add_compare; p = argparse.ArgumentParser();"
+        "add_compare(p.add_subparsers()); print([n for n in ('torch', 'transformers', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_results_of_one(tmp_path):
+    settings = replace(SETTINGS, rules=("topk:2",), tasks=("playground/news:2,playground/word_problems:1",))
+    one, two = (
+        compare(replace(settings, bench=replace(BENCH, workers=workers)), tmp_path / str(workers), progress=False)
+        for workers in (1, 2)
+    )
+    assert one["computed"]["results"] == two["computed"]["results"] == 8
+    for a, b in zip(one["points"], two["points"], strict=True):
+        assert a["test"]["pooled"] | {"seconds": 0} == b["test"]["pooled"] | {"seconds": 0}
