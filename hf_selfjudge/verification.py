@@ -35,6 +35,11 @@ class Verdict:
     accepted: Tensor  # (batch,): how many drafted tokens stand
     next_token: Tensor  # (batch,): the target's token after them: a correction, or the bonus token
 
+    def new_tokens(self, draft_tokens: Tensor) -> Tensor:
+        """The accepted tokens and the target's own; meaningless behind it. (batch, gamma) -> (batch, gamma + 1)"""
+        padded = torch.nn.functional.pad(draft_tokens, (0, 1))
+        return padded.scatter(1, self.accepted[:, None], self.next_token[:, None])
+
 
 def verify(block: Block, rule: Rule | None, mode: str = "two-stage") -> Verdict:
     """Verify a block: alignment or rule, the rule alone, or alignment alone (a missing rule accepts nothing)."""

@@ -107,7 +107,10 @@ def ours(target: PreTrainedModel, draft: PreTrainedModel, settings: BenchSetting
     }
     if target.device.type == "cuda":
         weights = sum(p.numel() * p.element_size() for model in (target, draft) for p in model.parameters())
-        caches = sum(forward.cache.bytes for model in (target, draft) for forward in _idle.get(model, []))
+        forwards = [forward for model in (target, draft) for forward in _idle.get(model, [])]
+        caches = sum(forward.cache.bytes for forward in forwards)
+        for name in ("warm_up", "capture"):
+            result[f"{name}_s"] = sum(forward.setup_seconds[name] for forward in forwards)
         result["memory_gb"] = {
             "peak": torch.cuda.max_memory_allocated() / 1e9,
             "weights": weights / 1e9,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from . import choice, code, math, playground
+from . import choice, code, playground
+from . import math as math
 
 
 class Checker(Protocol):

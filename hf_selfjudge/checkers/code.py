@@ -62,22 +62,21 @@ def correct(found: list[bool] | None, reference: Any) -> bool:
 def extract(response: str, reference: Mapping[str, Any]) -> str | None:
     """The program that a response gives, ready to be tested; None if nothing in it is Python."""
     prompt, name = reference.get("prompt") or "", _entry_point(reference)
-    fallback = None
-    for block in _blocks(response):
-        program = _head(block)
-        tree = parse(program)
-        if tree is not None and name is not None and _defines(tree, name):
+    blocks = list(_blocks(response))
+    programs = [program for program in map(_head, blocks) if _does_something(parse(program))]
+    for program in programs:
+        if name is None:
+            return program
+        if _defines(parse(program), name):
             # the prompt brings imports and helpers; alone it is a function without a body, replaced by the block's
             return f"{prompt}\n{program}" if prompt and parse(f"{prompt}\n{program}") else program
-        if prompt and name is not None:
-            for text in (_head(prompt + block), _head(prompt + indent(block, "    "))):
-                if _completes(parse(text), name):
-                    return text
-        elif tree is not None and fallback is None and _does_something(tree):
-            fallback = program
-            if name is None:
-                break
-    return fallback
+    if not prompt:
+        return programs[0] if programs else None
+    for block in blocks:
+        for text in (_head(prompt + block), _head(prompt + indent(block, "    "))):
+            if _completes(parse(text), name):
+                return text
+    return None
 
 
 def split_asserts(tests: str) -> tuple[str, int]:
@@ -225,19 +224,21 @@ def _entry_point(reference: Mapping[str, Any]) -> str | None:
     return next((name for name in called if not hasattr(builtins, name)), None)
 
 
-def _does_something(tree: ast.Module) -> bool:
+def _does_something(tree: ast.Module | None) -> bool:
     """Whether it is a program, not an output such as `3` that happens to be Python."""
-    return any(isinstance(node, (ast.Call, ast.FunctionDef, ast.ClassDef, ast.Assign)) for node in ast.walk(tree))
+    kinds = (ast.Call, ast.FunctionDef, ast.ClassDef, ast.Assign)
+    return tree is not None and any(isinstance(node, kinds) for node in ast.walk(tree))
 
 
-def _defines(tree: ast.Module, name: str) -> bool:
+def _defines(tree: ast.Module | None, name: str) -> bool:
     """Whether a function or method of this name is written there."""
-    return any(
-        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name for node in ast.walk(tree)
+    functions = (
+        [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)] if tree else []
     )
+    return any(function.name == name for function in functions)
 
 
-def _completes(tree: ast.Module | None, name: str) -> bool:
+def _completes(tree: ast.Module | None, name: str | None) -> bool:
     """Whether the last function of this name has more than a docstring."""
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name] if tree else []
     return bool(found) and len(found[-1].body) > (ast.get_docstring(found[-1]) is not None)

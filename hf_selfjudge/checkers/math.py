@@ -16,8 +16,7 @@ MOST_BOXES = 10
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s${}\\]+)")
 _HASHED = re.compile(r"^[ \t]*####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _STATED = re.compile(
-    r"\banswer\b(?:\s+(?:to|for|of)\b[^.\n:=]{0,100}?)?\s*(?:\bis\b|\bwas\b|\bare\b|\bwould be\b|[:=])\s*:?\s*"
-    r"(\S[^\n]*)",
+    r"\banswer\b(?:\s+(?:to|for|of)\b[^.\n:=]{0,100}?)?\s*(?:\bis\b|\bwas\b|\bare\b|\bwould be\b|[:=])\s*:?\s*(?=\S)",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?;](?=\s|$)")
@@ -95,11 +94,13 @@ def _tagged(text: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    found = _STATED.findall(text)
+    """The rest of the sentence behind the last "the answer is"."""
+    found = list(_STATED.finditer(text))
     if not found:
         return None
-    end = _SENTENCE_END.search(found[-1])
-    return _from_prose(found[-1][: end.start()] if end else found[-1])
+    line = text[found[-1].end() :].split("\n", 1)[0]
+    end = _SENTENCE_END.search(line)
+    return _from_prose(line[: end.start()] if end else line)
 
 
 def _from_prose(phrase: str) -> str | None:

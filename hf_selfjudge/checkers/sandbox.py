@@ -16,6 +16,7 @@ import os
 import selectors
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -115,7 +116,7 @@ def _start(root: Path, folder: Path, stdin: int, limits: Limits) -> subprocess.P
         "open_files": limits.open_files,
         "forks": limits.forks,
         "tasks": _tasks(limits.forks),
-        "wall_seconds": limits.wall_seconds,
+        "paths": site.getsitepackages(),
     }
     environment = {
         "PATH": os.defpath,
@@ -128,7 +129,7 @@ def _start(root: Path, folder: Path, stdin: int, limits: Limits) -> subprocess.P
         "OPENBLAS_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [*isolation(), sys.executable, "-s", "-P", "-B", str(CHILD), str(root), json.dumps(wanted)],
+        [*isolation(), sys.executable, "-S", "-s", "-P", "-B", str(CHILD), str(root), json.dumps(wanted)],
         cwd=folder,
         env=environment,
         stdin=stdin,
@@ -210,9 +211,9 @@ def _status(code: int, stderr: str, seconds: float, limits: Limits) -> str:
     """What an exit code and the last words mean."""
     if code == 0:
         return "ok"
-    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and seconds > limits.cpu_seconds - 1):
+    ended_by = code - 128 if code > 128 else -code
+    if ended_by == signal.SIGXCPU or (ended_by == signal.SIGKILL and seconds > limits.cpu_seconds - 1):
         return "timeout"
-    last = stderr.rstrip().rpartition("\n")[2]
-    if last.startswith("MemoryError"):
+    if stderr.rstrip().rpartition("\n")[2].startswith("MemoryError"):
         return "memory"
-    return "killed" if code < 0 else "failed"
+    return "killed" if ended_by > 0 else "failed"

@@ -6,6 +6,7 @@ The guards are an audit hook. They stop what a program does by mistake; a progra
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import resource
@@ -109,12 +110,25 @@ def guard(folder: str, forks: int) -> Callable[[str, tuple[Any, ...]], None]:
     return hook
 
 
+def wait(process: int) -> int:
+    """The exit code of a process, as a shell would tell it: 128 and the signal that ended it."""
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
 def main() -> None:
     """Read the program, close the doors and run it."""
     root, limits = sys.argv[1], json.loads(sys.argv[2])
     with open(os.path.join(root, "program.py"), encoding="utf-8") as file:
         source = file.read()
+    program = os.fork()
+    if program:  # signals do not end the first process of a namespace, so the program is its child
+        os._exit(wait(program))
     sys.argv = ["program.py"]
+    # what the module `site` would do, in a third of the time
+    sys.path += limits["paths"]
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     hook = guard(os.path.realpath(os.getcwd()), limits["forks"])

@@ -42,7 +42,8 @@ COMMANDS = {
         "--out judge\n"
         "  selfjudge build --target Qwen/Qwen2.5-7B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct \\\n"
         "      --prompts gsm8k:500 --prompts dolly:500 --prompts my.jsonl --out judge\n"
-        "  accelerate launch --num_processes 8 -m hf_selfjudge build ...   (the same, on 8 GPUs)",
+        "  accelerate launch --num_processes 8 -m hf_selfjudge build ...   (the same on 8 GPUs)\n"
+        "  torchrun --nproc-per-node 2 -m hf_selfjudge build ...           (the same on GPUs or CPUs)",
     ),
     "respond": Command(
         "stage 1: choose the prompts and let the target answer them",

@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ..attention import attention_masks
 from ..lm_head import head_inputs
+from .texts import Texts
 
 ORDINARY_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -44,7 +45,7 @@ class CachedModel:
         own = model.get_input_embeddings().weight.shape[0]
         self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
 
-    def read(self, texts: list[Tensor], keep: int) -> Tensor:
+    def read(self, texts: Texts, keep: int) -> Tensor:
         """Read what the cache does not hold of each text; logits of the last `keep` tokens.
 
         Texts (1, length) each -> (rows, keep, vocab) float32
@@ -54,7 +55,7 @@ class CachedModel:
             return self._forward(unread[0], None, keep)
         width = max(text.shape[1] for text in unread)
         tokens = torch.cat([torch.nn.functional.pad(text, (width - text.shape[1], 0)) for text in unread])
-        ends = torch.tensor([text.shape[1] - pad for text, pad in zip(texts, self._padding, strict=True)])[:, None]
+        ends = torch.tensor([length - pad for length, pad in zip(texts.lengths, self._padding, strict=True)])[:, None]
         counts = torch.tensor([text.shape[1] for text in unread])[:, None]
         index = torch.arange(width)[None]
         positions = torch.where(index >= width - counts, ends - width + index, -1)

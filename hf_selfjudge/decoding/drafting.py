@@ -20,6 +20,7 @@ from ..engine.kernels import greedy
 from .cached_model import CachedModel
 from .processing import process_step
 from .static_model import StaticModel
+from .texts import Texts
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
@@ -80,11 +81,11 @@ class Draft:
 class Drafter(Protocol):
     """Proposes blocks and hears how they fared."""
 
-    def propose(self, texts: list[Tensor], budgets: list[int], target: Any) -> Draft:
+    def propose(self, texts: Texts, budgets: list[int], target: Any) -> Draft:
         """Draft at most `budgets[row]` tokens after each text."""
         ...
 
-    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
         """Learn how many of each row's drafted tokens were accepted, leading to `texts`."""
         ...
 
@@ -121,10 +122,9 @@ class DraftModelGenerator(CandidateGenerator):
         # ending a block early needs a look at each token: on a GPU that costs more than the drafts it saves
         self._looks = model.device.type != "cuda" or settings.assistant_confidence_threshold > 0.0
 
-    def propose(self, texts: list[Tensor], budgets: list[int], target: Any = None) -> Draft:
+    def propose(self, texts: Texts, budgets: list[int], target: Any = None) -> Draft:
         """Draft until gamma, the budget, or a row's end or a token the draft is unsure of; go on while any row does."""
-        device = texts[0].device
-        texts = [text.to(self.model.device) for text in texts]
+        device, texts = texts.device, texts.to(self.model.device)
         tokens = torch.empty((len(texts), 0), dtype=torch.long, device=self.model.device)
         logits: list[Tensor] = []
         scores: list[Tensor] = []
@@ -158,16 +158,16 @@ class DraftModelGenerator(CandidateGenerator):
     def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """transformers' interface: the sequence with the drafted tokens behind it, and their scores."""
         self._cached.forget([input_ids.shape[1] - 1])
-        draft = self.propose([input_ids], [self.gamma])
+        draft = self.propose(Texts(input_ids), [self.gamma])
         return torch.cat([input_ids, draft.tokens], dim=1), draft.scores
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
         """transformers' interface: adapt gamma."""
-        self.observe([input_ids], scores, [num_matches], [scores.shape[1] - 1])
+        self.observe(Texts(input_ids), scores, [num_matches], [scores.shape[1] - 1])
 
-    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
         """Forget what the target rejected (the last token is read next), and adapt gamma if a schedule asks for it."""
-        self._cached.forget([text.shape[1] - 1 for text in texts])
+        self._cached.forget([length - 1 for length in texts.lengths])
         if self.settings.num_assistant_tokens_schedule != "constant":
             self.gamma = self.gamma + 2 if accepted == drafted else max(1, self.gamma - 1)
 
@@ -224,9 +224,9 @@ class StockDrafter:
                 config.num_assistant_tokens_schedule = settings.num_assistant_tokens_schedule
                 config.assistant_confidence_threshold = settings.assistant_confidence_threshold
 
-    def propose(self, texts: list[Tensor], budgets: list[int], target: Any) -> Draft:
+    def propose(self, texts: Texts, budgets: list[int], target: Any) -> Draft:
         """The generator's candidates, cut to the budget."""
-        (input_ids,), (budget,) = texts, budgets
+        input_ids, (budget,) = texts[0], budgets
         extra: dict[str, Any] = {}
         if self.generator.requires_model_outputs:
             extra = {
@@ -243,7 +243,7 @@ class StockDrafter:
         # only processed scores are handed out, so they stand for the raw logits too
         return Draft(tokens, torch.tensor([tokens.shape[1]], device=tokens.device), scores, scores)
 
-    def observe(self, texts: list[Tensor], scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
         """Tell the generator how its candidates fared."""
         self._accepted = accepted[0]
         self.generator.update_candidate_strategy(texts[0], scores, accepted[0])

@@ -124,8 +124,8 @@ class JudgeDecoding:
             outputs=Outputs(generation_config),
             timer=PhaseTimer(input_ids.device),
         )
-        rows = [Row(input_ids[index : index + 1], self.mode) for index in range(input_ids.shape[0])]
-        session.run(rows)
+        rows = [Row(self.mode) for _ in range(input_ids.shape[0])]
+        session.run(input_ids, rows)
         stats = _total(rows, session.timer)
         if self.stats_callback is not None:
             self.stats_callback(stats)
@@ -278,8 +278,7 @@ def _total(rows: list[Row], timer: PhaseTimer) -> JudgeStats:
 
 def _padded(rows: list[Row], config: GenerationConfig) -> Tensor:
     """All sequences as one tensor, padded on the right as `generate` does."""
-    if len(rows) == 1:
-        return rows[0].text
+    texts = [row.text for row in rows if row.text is not None]
     pad = config.pad_token_id if config.pad_token_id is not None else 0
-    width = max(row.text.shape[1] for row in rows)
-    return torch.cat([torch.nn.functional.pad(row.text, (0, width - row.text.shape[1]), value=pad) for row in rows])
+    width = max(text.shape[1] for text in texts)
+    return torch.cat([torch.nn.functional.pad(text, (0, width - text.shape[1]), value=pad) for text in texts])

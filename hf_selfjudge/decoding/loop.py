@@ -19,6 +19,7 @@ from .rows import Outcome, Row
 from .statistics import JudgeStats
 from .stopping import Stopper
 from .target import RowsTarget, SingleTarget, Verification
+from .texts import Texts
 from .timing import PhaseTimer
 
 
@@ -44,17 +45,27 @@ class Session:
     outputs: Outputs
     timer: PhaseTimer
 
-    def run(self, rows: list[Row]) -> None:
+    @property
+    def _relaxes(self) -> bool:
+        """Whether a rule may accept what exact decoding would not."""
+        return self.rule is not None and self.mode != "alignment-only"
+
+    def run(self, input_ids: Tensor, rows: list[Row]) -> None:
         """Decode until every row is done; rows that are done leave the batch."""
         if self.streamer is not None:
-            self.streamer.put(rows[0].text.cpu())
-        active = rows
+            self.streamer.put(input_ids.cpu())
+        texts, active = Texts(input_ids.clone()), rows
         while active:
-            self._cycle(active)
+            self._cycle(texts, active)
             if self.streamer is not None:
-                self.streamer.put(active[0].text[:, -active[0].kept :].cpu())
+                self.streamer.put(texts[0][:, -active[0].kept :].cpu())
             going = [index for index, row in enumerate(active) if not row.done]
+            if len(going) < len(active):
+                for index, row in enumerate(active):
+                    if row.done:
+                        row.text = texts[index]
             if going and len(going) < len(active):
+                texts = texts.select(going)
                 self.target.select(going)
                 self.drafter.select(going)
             active = [active[index] for index in going]
@@ -63,11 +74,10 @@ class Session:
         if self.streamer is not None:
             self.streamer.end()
 
-    def _cycle(self, active: list[Row]) -> None:
+    def _cycle(self, texts: Texts, active: list[Row]) -> None:
         """Draft a block for every row, verify all of them in one forward, and append what stands."""
-        texts = [row.text for row in active]
         with self.timer.phase("draft"):
-            draft = self.drafter.propose(texts, self.stopper.budgets(texts), self.target)
+            draft = self.drafter.propose(texts, self.stopper.budgets(texts.lengths), self.target)
         with self.timer.phase("target"):
             seen = self.target.forward(texts, draft.tokens)
         with self.timer.phase("verify"):
@@ -77,15 +87,17 @@ class Session:
             opinion = consult(block, self.rule, self.mode)
         with self.timer.phase("verify"):
             verdict = settle(block, opinion, self.mode)
-            outcomes = Outcome.read(block, verdict, draft)
+            outcomes = Outcome.read(block, verdict, draft, explain=self._relaxes)
         for index, (row, outcome) in enumerate(zip(active, outcomes, strict=True)):
             self.outputs.add(seen.logits[index], scores[index], len(outcome.tokens))
-            kept, row.done = self.stopper.cut(row.text, outcome.tokens, self.outputs.scores)
+            kept, row.done = self.stopper.cut(texts[index], outcome.tokens, self.outputs.scores)
             self.outputs.keep(kept - len(outcome.tokens))
             row.advance(outcome, kept)
-        self.target.keep([row.kept for row in active], draft.tokens.shape[1])
+        kept_by_row = [row.kept for row in active]
+        texts.append(verdict.new_tokens(draft.tokens), kept_by_row)
+        self.target.keep(kept_by_row, draft.tokens.shape[1])
         drafted = [outcome.drafted for outcome in outcomes]
-        self.drafter.observe([row.text for row in active], scores, [row.accepted for row in active], drafted)
+        self.drafter.observe(texts, scores, [row.accepted for row in active], drafted)
 
 
 class Outputs:

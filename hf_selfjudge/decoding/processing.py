@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
@@ -25,23 +27,23 @@ ROW_WISE = tuple(
 
 
 def process_scores(
-    processors: LogitsProcessorList, texts: list[Tensor], draft_tokens: Tensor, logits: Tensor
+    processors: LogitsProcessorList, texts: Iterable[Tensor], draft_tokens: Tensor, logits: Tensor
 ) -> Tensor:
     """Scores of a block: each row processed with the text that precedes it. (rows, gamma + 1, vocab)"""
     if len(processors) == 0:
         return logits
     if _row_wise(processors):
-        return processors(texts[0], logits.flatten(0, 1).clone()).view(logits.shape)
+        return processors(next(iter(texts)), logits.flatten(0, 1).clone()).view(logits.shape)
     steps = [process_step(processors, texts, draft_tokens[:, :at], logits[:, at]) for at in range(logits.shape[1])]
     return torch.stack(steps, dim=1)
 
 
-def process_step(processors: LogitsProcessorList, texts: list[Tensor], drafted: Tensor, logits: Tensor) -> Tensor:
+def process_step(processors: LogitsProcessorList, texts: Iterable[Tensor], drafted: Tensor, logits: Tensor) -> Tensor:
     """Scores of the token after each text and what was drafted behind it. (rows, vocab)"""
     if len(processors) == 0:
         return logits
     if _row_wise(processors):
-        return processors(texts[0], logits.clone())
+        return processors(next(iter(texts)), logits.clone())
     rows = [
         processors(torch.cat([text, drafted[row : row + 1]], dim=1), logits[row : row + 1].clone())
         for row, text in enumerate(texts)

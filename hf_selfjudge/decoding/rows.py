@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ..features import Block, token_log_probs
+from ..engine.kernels import token_statistics
+from ..features import Block
 from ..verification import Verdict
 from .drafting import Draft
 from .statistics import JudgeStats, Replacement, Source
@@ -27,59 +28,57 @@ class Outcome:
     """What the target gives each drafted token and, if a judge was asked, P(acceptable)."""
 
     @classmethod
-    def read(cls, block: Block, verdict: Verdict, draft: Draft) -> list[Outcome]:
-        """Fetch the outcomes of all rows together: the only host sync of verification."""
+    def read(cls, block: Block, verdict: Verdict, draft: Draft, explain: bool) -> list[Outcome]:
+        """Fetch the outcomes of all rows in one transfer: the only host sync of a cycle.
+
+        With `explain`, also what the statistics tell of tokens that only the rule accepted.
+        """
         gamma = draft.tokens.shape[1]
-        heads = torch.stack([draft.lengths, verdict.accepted, verdict.next_token], dim=1)
-        packed = torch.cat([heads, draft.tokens, verdict.aligned.long()], dim=1).tolist()
-        outcomes = []
-        for drafted, accepted, next_token, *rest in packed:
-            sources = [Source.MATCHED if aligned else Source.JUDGED for aligned in rest[gamma : gamma + accepted]]
-            last = Source.BONUS if accepted == drafted else Source.CORRECTION
-            outcomes.append(cls(drafted, accepted, [*rest[:accepted], next_token], [*sources, last]))
-        if any(Source.JUDGED in outcome.sources for outcome in outcomes):
-            return _explained(outcomes, block, verdict)
-        return outcomes
+        parts = [draft.lengths[:, None], verdict.accepted[:, None], verdict.next_token[:, None]]
+        parts += [draft.tokens, verdict.aligned]
+        if explain and gamma:
+            log_p, chosen = token_statistics(block.p_scores[:, :-1], block.draft_tokens)
+            judged = verdict.opinion.probability
+            parts += [chosen, log_p.exp()] + ([] if judged is None else [judged])
+        packed = torch.cat([part.double() for part in parts], dim=1).tolist()  # ids are exact in float64
+        return [cls._of(values, gamma) for values in packed]
+
+    @classmethod
+    def _of(cls, values: list[float], gamma: int) -> Outcome:
+        drafted, accepted, next_token = (int(value) for value in values[:3])
+        starts = range(3, len(values), gamma) if gamma else ()
+        tokens, aligned, *rest = [values[start : start + gamma] for start in starts] or [[], []]
+        sources = [Source.MATCHED if match else Source.JUDGED for match in aligned[:accepted]]
+        sources.append(Source.BONUS if accepted == drafted else Source.CORRECTION)
+        return cls(
+            drafted,
+            accepted,
+            [*(int(token) for token in tokens[:accepted]), next_token],
+            sources,
+            [int(token) for token in rest[0]] if rest else [],
+            [list(place) for place in zip(*rest[1:], strict=True)],
+        )
 
 
 class Row:
     """A sequence with its statistics."""
 
-    def __init__(self, prompt: Tensor, mode: str) -> None:
-        self.text = prompt  # (1, length), the prompt's padding included
+    def __init__(self, mode: str) -> None:
+        self.text: Tensor | None = None  # (1, length), the prompt and its padding included; once it is done
         self.stats = JudgeStats(mode=mode)
         self.done = False
         self.kept = 0
         """New tokens of the last cycle."""
         self.accepted = 0
         """Draft tokens among them."""
-        self._prompt_length = prompt.shape[1]
 
     def advance(self, outcome: Outcome, kept: int) -> None:
-        """Append the first `kept` new tokens."""
+        """Take over the first `kept` new tokens."""
         self.kept, self.accepted = kept, min(kept, outcome.accepted)
         sources = outcome.sources[:kept]
         self.stats.add_cycle(sources, outcome.drafted, outcome.accepted)
-        start = self.text.shape[1] - self._prompt_length
+        start = self.stats.new_tokens - len(sources)
         self.stats.replacements += _replacements(outcome, sources, start)
-        new = torch.tensor([outcome.tokens[:kept]], dtype=self.text.dtype, device=self.text.device)
-        self.text = torch.cat([self.text, new], dim=1)
-
-
-def _explained(outcomes: list[Outcome], block: Block, verdict: Verdict) -> list[Outcome]:
-    """The outcomes with what the statistics say of replaced tokens; one more transfer, only where there are any."""
-    scores = block.p_scores[:, :-1]
-    log_p = token_log_probs(scores, block.draft_tokens).float() - scores.float().logsumexp(-1)
-    known = [log_p.exp()] if verdict.opinion.probability is None else [log_p.exp(), verdict.opinion.probability.float()]
-    values = torch.stack([block.target_choice.double(), *(tensor.double() for tensor in known)]).tolist()
-    return [
-        replace(
-            outcome,
-            target_tokens=[int(token) for token in values[0][row]],
-            probabilities=[list(place) for place in zip(*(part[row] for part in values[1:]), strict=True)],
-        )
-        for row, outcome in enumerate(outcomes)
-    ]
 
 
 def _replacements(outcome: Outcome, sources: list[Source], start: int) -> list[Replacement]:

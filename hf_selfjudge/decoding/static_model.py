@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..engine.forward import borrow, give_back
+from .texts import Texts
 
 
 class StaticModel:
@@ -38,7 +39,7 @@ class StaticModel:
         own = model.get_input_embeddings().weight.shape[0]
         self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
 
-    def read(self, texts: list[Tensor], keep: int) -> Tensor:
+    def read(self, texts: Texts, keep: int) -> Tensor:
         """Read what the cache does not hold of each text; logits of the last `keep` tokens.
 
         Texts (1, length) each -> (rows, keep, vocab) float32
@@ -46,16 +47,16 @@ class StaticModel:
         Forwards have few shapes, so a little may be read again: the same tokens in the same slots.
         """
         count = max(2, keep)  # after a fully accepted block a draft has two unread tokens, else one
-        ends = [text.shape[1] - pad for text, pad in zip(texts, self._padding, strict=True)]
+        ends = [length - pad for length, pad in zip(texts.lengths, self._padding, strict=True)]
         begins = [length - pad for length, pad in zip(self.lengths, self._padding, strict=True)]
         if any(begin < end - count for begin, end in zip(begins, ends, strict=True)):
             self._prefill(texts, begins, [max(begin, end - count) for begin, end in zip(begins, ends, strict=True)])
-        tails = [text[:, pad:][:, -count:] for text, pad in zip(texts, self._padding, strict=True)]
-        # a text shorter than `count` repeats its first token in its first slot
-        tails = [torch.cat([tail[:, :1]] * (count - tail.shape[1]) + [tail], dim=1) for tail in tails]
         positions = torch.tensor(ends)[:, None] - count + torch.arange(count)
-        self.lengths = [text.shape[1] for text in texts]
-        return self._run(torch.cat(tails), positions.clamp_(min=0), keep)
+        positions.clamp_(min=0)  # a text shorter than `count` reads its first token again, into its first slot
+        places = torch.tensor(self._padding)[:, None] + positions
+        tokens = texts.ids.gather(1, places.to(texts.device, non_blocking=True))
+        self.lengths = list(texts.lengths)
+        return self._run(tokens, positions, keep)
 
     def extend(self, tokens: Tensor) -> Tensor:
         """Read one more token in every row. (rows, 1) -> (rows, 1, vocab) float32"""
@@ -80,7 +81,7 @@ class StaticModel:
         """The call is over: cache and graphs wait for the next one."""
         give_back(self.model, self._forward)
 
-    def _prefill(self, texts: list[Tensor], begins: list[int], ends: list[int]) -> None:
+    def _prefill(self, texts: Texts, begins: list[int], ends: list[int]) -> None:
         """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
         width = max(end - begin for begin, end in zip(begins, ends, strict=True))
         parts = []

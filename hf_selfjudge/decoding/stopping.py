@@ -27,9 +27,9 @@ class Stopper:
             if isinstance(criterion, EosTokenCriteria):
                 self._eos_token_ids |= frozenset(criterion.eos_token_id.flatten().tolist())
 
-    def budgets(self, texts: list[Tensor]) -> list[int]:
+    def budgets(self, lengths: Sequence[int]) -> list[int]:
         """How many tokens are worth drafting after each text: the room left, less the target's own token."""
-        return [self.max_length - text.shape[1] - 1 for text in texts]
+        return [self.max_length - length - 1 for length in lengths]
 
     def cut(self, input_ids: Tensor, new_tokens: Sequence[int], scores: tuple[Tensor, ...] | None) -> tuple[int, bool]:
         """How many of `new_tokens` belong to the response after `input_ids`, and whether it ends there.

@@ -17,6 +17,7 @@ from transformers.generation.candidate_generator import (
 from ..lm_head import head_inputs
 from .cached_model import CachedModel
 from .static_model import StaticModel
+from .texts import Texts
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SingleTarget:
         """The cache, of the whole text but its last token."""
         return self.model_kwargs["past_key_values"]
 
-    def forward(self, texts: list[Tensor], draft_tokens: Tensor) -> Verification:
+    def forward(self, texts: Texts, draft_tokens: Tensor) -> Verification:
         """Read the tokens not in the cache and the drafted ones."""
         gamma = draft_tokens.shape[1]
         candidates = torch.cat([texts[0], draft_tokens], dim=1)
@@ -102,13 +103,12 @@ class RowsTarget:
         self._lengths: list[int] = []
         self._granule = granule
 
-    def forward(self, texts: list[Tensor], draft_tokens: Tensor) -> Verification:
+    def forward(self, texts: Texts, draft_tokens: Tensor) -> Verification:
         """Read each row's tokens not in the cache (the prompt, later one token) and the drafted ones."""
-        self._lengths = [text.shape[1] for text in texts]
+        self._lengths = list(texts.lengths)
         gamma = draft_tokens.shape[1]
         filled = torch.nn.functional.pad(draft_tokens, (0, -gamma % self._granule))
-        drafted = [torch.cat([text, filled[r : r + 1]], dim=1) for r, text in enumerate(texts)]
-        logits = self._cached.read(drafted, filled.shape[1] + 1)
+        logits = self._cached.read(texts.followed_by(filled), filled.shape[1] + 1)
         if self._cached.hidden is None:
             raise RuntimeError("The target's cache was made without hidden states.")
         return Verification(logits[:, : gamma + 1], self._cached.hidden[:, : gamma + 1])

@@ -55,8 +55,10 @@ class FusedBody:
         for layer, (keys, values) in zip(self._layers, self._cache.layers_of(rows), strict=True):
             x, residual = layer(x, residual, positions, self._cos, self._sin, keys, values)
         hidden, _ = kernels.add_rms_norm(x, residual, self._norm.weight, self._norm.variance_epsilon)
-        hidden = hidden.view(rows, count, -1)[:, count - keep :]
-        return F.linear(hidden, self._head.weight, self._head.bias), hidden
+        # flat and contiguous: a strided input would read the head once per row
+        hidden = hidden.view(rows, count, -1)[:, count - keep :].reshape(rows * keep, -1)
+        logits = F.linear(hidden, self._head.weight, self._head.bias)
+        return logits.view(rows, keep, -1), hidden.view(rows, keep, -1)
 
 
 class _FusedLayer:

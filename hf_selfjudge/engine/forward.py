@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -64,7 +65,16 @@ class Forward:
         """Read prompts into the cache, piece by piece."""
         for start in range(0, ids.shape[1], PREFILL):
             part = slice(start, start + PREFILL)
-            self._body(ids[:, part].contiguous(), positions[:, part].contiguous(), 1)
+            self._body(ids[:, part].contiguous(), positions[:, part].contiguous(), 1)  # all want at least one logit
+
+    @property
+    def setup_seconds(self) -> dict[str, float]:
+        """Time spent on compiling kernels (in the warm-ups) and on capturing graphs."""
+        graphs = self._graphs.values()
+        return {
+            "warm_up": sum(graph.warm_up_seconds for graph in graphs),
+            "capture": sum(graph.capture_seconds for graph in graphs),
+        }
 
     def fits(self, model: PreTrainedModel, rows: int, capacity: int) -> bool:
         """Whether a call with these needs can use this; not if the model's weights were replaced or moved."""
@@ -78,16 +88,20 @@ class Captured:
 
     def __init__(self, function: Any, inputs: tuple[Tensor, ...], pool: Any) -> None:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
+        begun = time.perf_counter()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # kernels are compiled and libraries set up outside the capture
             for _ in range(2):
                 function(*self._inputs)
         torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        ready = time.perf_counter()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
             self._outputs = function(*self._inputs)
         self.pool = self._graph.pool()
+        self.warm_up_seconds, self.capture_seconds = ready - begun, time.perf_counter() - ready
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Replay with new inputs of the same shapes."""

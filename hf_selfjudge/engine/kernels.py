@@ -1,4 +1,4 @@
-"""The small operations between the matrix products of a decoder layer, each one kernel on a GPU and plain torch elsewhere.
+"""The operations of a decoder layer, fused into few kernels on a GPU, and in plain torch elsewhere.
 
 Both versions round where transformers' own layers round, so that a bfloat16 model keeps its numbers.
 """
@@ -59,6 +59,14 @@ def greedy(scores: Tensor) -> Tensor:
     return scores.argmax(dim=-1, keepdim=True)
 
 
+def token_statistics(scores: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of each token, and the most likely one. (rows, count, vocab), (rows, count) -> (rows, count) x 2"""
+    if gpu is not None and scores.is_cuda and scores.stride(-1) == 1:
+        return gpu.token_statistics(scores, tokens)
+    chosen = scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return chosen.float() - scores.float().logsumexp(-1), scores.argmax(-1)
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up of the two halves. (tokens, 2 * width) -> (tokens, width)"""
     if gpu is not None and gate_up.is_cuda:
@@ -81,9 +89,11 @@ def rotate_and_store(
 
     Args:
         qkv: (rows, count, (heads + 2 * kv_heads) * head_dim).
-        cos, sin: (capacity, head_dim), by position.
+        cos: (capacity, head_dim), by position.
+        sin: the same.
         positions: (rows, count), the position of each token in its text, which is its slot.
-        keys, values: (rows, kv_heads, capacity, head_dim), written in place.
+        keys: (rows, kv_heads, capacity, head_dim), written in place.
+        values: the same.
         heads: number of query heads.
         norms: weights of the norms of queries and keys, and their epsilon, where the model has them.
 
@@ -103,7 +113,7 @@ def rotate_and_store(
 
 
 def store(keys: Tensor, values: Tensor, positions: Tensor, new_keys: Tensor, new_values: Tensor) -> None:
-    """Put new keys and values, (rows, kv_heads, count, head_dim), into the slots given by `positions`, (rows, count)."""
+    """Put new keys and values, (rows, kv_heads, count, head_dim), into slots `positions`, (rows, count)."""
     for cache, new in ((keys, new_keys), (values, new_values)):
         at = positions[:, None, :, None].expand(-1, cache.shape[1], -1, cache.shape[3])
         cache.scatter_(2, at, new.to(cache.dtype))
@@ -116,7 +126,8 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: fl
 
     Args:
         q: (rows, count, heads, head_dim).
-        keys, values: (rows, kv_heads, capacity, head_dim).
+        keys: (rows, kv_heads, capacity, head_dim).
+        values: the same.
         positions: (rows, count).
         scale: factor on the scores.
         window: how many slots a token sees; None for all.

@@ -1,3 +1,4 @@
+# ruff: noqa: ANN001, ANN202
 """The GPU versions of `kernels`, in Triton. Same arguments, same results."""
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def add_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float)
 
 
 @triton.jit
-def _add_rms_norm(x, residual, weight, normed, total, eps, width, ADD: tl.constexpr, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+def _add_rms_norm(x, residual, weight, normed, total, eps, width, ADD: tl.constexpr, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -55,7 +56,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
-def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -91,8 +92,8 @@ def rotate_and_store(
 
 @triton.jit
 def _rotate_and_store(
-    qkv, cos, sin, positions, keys, values, q, weight_q, weight_k, eps,  # noqa: ANN001
-    count, width, heads, kv_heads, k_row, k_head, v_row, v_head,  # noqa: ANN001
+    qkv, cos, sin, positions, keys, values, q, weight_q, weight_k, eps,
+    count, width, heads, kv_heads, k_row, k_head, v_row, v_head,
     NORM: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
@@ -155,8 +156,8 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor, scale: fl
 
 @triton.jit
 def _attend(
-    q, keys, values, positions, partial, stats, scale, count, heads, kv_heads,  # noqa: ANN001
-    k_row, k_head, v_row, v_head, window, stats_stride,  # noqa: ANN001
+    q, keys, values, positions, partial, stats, scale, count, heads, kv_heads,
+    k_row, k_head, v_row, v_head, window, stats_stride,
     GROUP: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +214,7 @@ def _attend(
 
 @triton.jit
 def _combine(
-    partial, stats, out, count, heads, kv_heads, stats_stride, padded,  # noqa: ANN001
+    partial, stats, out, count, heads, kv_heads, stats_stride, padded,
     GROUP: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -244,7 +245,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @triton.jit
-def _linear(x, weight, bias, out, outputs, inputs, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: ANN001, ANN202
+def _linear(x, weight, bias, out, outputs, inputs, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted = n < outputs
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
@@ -265,7 +266,7 @@ def _linear(x, weight, bias, out, outputs, inputs, BIAS: tl.constexpr, BLOCK_N: 
 def norm_linear(
     x: Tensor, residual: Tensor | None, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, gated: bool
 ) -> tuple[Tensor, Tensor]:
-    """(norm(x + residual) @ weight.T + bias, x + residual) for one token; gated: silu of the first half times the second."""
+    """`kernels.norm_linear` for one token."""
     outputs, inputs = weight.shape
     outputs = outputs // 2 if gated else outputs
     out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
@@ -281,7 +282,7 @@ def norm_linear(
 
 @triton.jit
 def _norm_linear(
-    x, residual, norm, weight, bias, out, total, eps, outputs, inputs,  # noqa: ANN001
+    x, residual, norm, weight, bias, out, total, eps, outputs, inputs,
     ADD: tl.constexpr, BIAS: tl.constexpr, GATED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -329,7 +330,7 @@ def greedy(scores: Tensor) -> Tensor:
 
 
 @triton.jit
-def _greedy_part(scores, best, place, vocab, blocks, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+def _greedy_part(scores, best, place, vocab, blocks, BLOCK: tl.constexpr):
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(scores + row * vocab + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
@@ -339,9 +340,43 @@ def _greedy_part(scores, best, place, vocab, blocks, BLOCK: tl.constexpr):  # no
 
 
 @triton.jit
-def _greedy_whole(best, place, out, blocks, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+def _greedy_whole(best, place, out, blocks, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     value = tl.load(best + row * blocks + at, mask=at < blocks, other=float("-inf"))
     _, index = tl.max(value, 0, return_indices=True)
     tl.store(out + row, tl.load(place + row * blocks + index))
+
+
+def token_statistics(scores: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability of each token and the most likely one, in one pass."""
+    rows, count, vocab = scores.shape
+    tokens = tokens.contiguous()
+    log_p = torch.empty((rows, count), dtype=torch.float32, device=scores.device)
+    best = torch.empty((rows, count), dtype=torch.int64, device=scores.device)
+    _token_statistics[(rows, count)](
+        scores, tokens, log_p, best, scores.stride(0), scores.stride(1), count, vocab, BLOCK=8192, num_warps=8
+    )
+    return log_p, best
+
+
+@triton.jit
+def _token_statistics(scores, tokens, log_p, best, row_stride, place_stride, count, vocab, BLOCK: tl.constexpr):
+    row, place = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    base = scores + row * row_stride + place * place_stride
+    top = -float("inf")
+    total = 0.0
+    index = tl.zeros([], tl.int64)
+    for start in range(0, vocab, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+        here, where = tl.max(value, 0, return_indices=True)
+        new_top = tl.maximum(top, here)
+        safe = tl.where(new_top == -float("inf"), 0.0, new_top)
+        total = total * tl.exp(top - safe) + tl.sum(tl.exp(value - safe), 0)
+        index = tl.where(here > top, start + where.to(tl.int64), index)
+        top = new_top
+    token = tl.load(tokens + row * count + place)
+    chosen = tl.load(base + token).to(tl.float32)
+    tl.store(log_p + row * count + place, chosen - top - tl.log(total))
+    tl.store(best + row * count + place, index)

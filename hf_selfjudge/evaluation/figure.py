@@ -8,7 +8,7 @@ from typing import Any
 from ..files import atomic_path
 from .matched import points
 
-COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D31", "#999999", "#5D4FB3", "#A6A000")
+COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#8C6D31", "#5D4FB3", "#A6A000", "#666666")
 """Told apart by colour-blind readers together with `MARKERS`; mostly Okabe and Ito's."""
 OURS = "#D55E00"
 MARKERS = "os^DvPXp<>h*"
@@ -74,7 +74,8 @@ def _draw_curves(axes: Any, results: dict[str, Any]) -> None:
     chosen = results["matched"][settings["criterion"]]
     shown = [name for name, members in results["methods"].items() if members != [0]]
     others = [name for name in shown if name != chosen["ours"]]
-    for name in sorted(shown, key=lambda name: name == chosen["ours"]):  # ours on top
+    axes.plot(*coordinates(results, 0), "s", color="black", markersize=8, label="exact", zorder=4)
+    for name in sorted(shown, key=lambda name: name != chosen["ours"]):  # ours first, so that its thick line hides none
         members, ours = results["methods"][name], name == chosen["ours"]
         number = 0 if ours else others.index(name)
         colour = OURS if ours else COLOURS[number % len(COLOURS)]
@@ -85,13 +86,12 @@ def _draw_curves(axes: Any, results: dict[str, Any]) -> None:
         axes.plot(*zip(*places, strict=True), marker, color=colour, alpha=0.35, markersize=4, markeredgewidth=0)
         places.insert(0, coordinates(results, 0))  # any method can be turned off
         line = [places[at] for at in frontier(places)]
-        size, width = (9.0, 2.4) if ours else (5.0, 1.2)
-        axes.plot(*zip(*line, strict=True), marker=marker, color=colour, markersize=size, linewidth=width, label=name)
+        size, width = (10.0, 4.0) if ours else (5.0, 1.2)
+        axes.plot(*zip(*line, strict=True), color=colour, marker=marker, markersize=size, linewidth=width, label=name)
         entry = chosen["methods"][name]
         if not entry["none_matched"]:
             place = coordinates(results, entry["point"])
-            axes.plot(*place, "o", markersize=15, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.4)
-    axes.plot(*coordinates(results, 0), "s", color="black", markersize=8, label="exact")
+            axes.plot(*place, "o", markersize=14, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.4)
     axes.plot(
         [], [], "o", markersize=12, markerfacecolor="none", markeredgecolor="#555", label="chosen at matched score"
     )

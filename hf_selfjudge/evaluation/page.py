@@ -15,14 +15,16 @@ from ..files import write_text
 from .figure import draw
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } img { width: 100%; height: auto; }
 .verdict { border-left: 4px solid #D55E00; padding: .4rem 1rem; background: #fdf3ec; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .86rem; width: 100%; }
-th, td { padding: .22rem .6rem; text-align: right; white-space: nowrap; } th { border-bottom: 2px solid #222; }
+th, td { padding: .22rem .45rem; text-align: right; vertical-align: top; } td { white-space: nowrap; }
+th { border-bottom: 2px solid #222; vertical-align: bottom; line-height: 1.25; }
 th.text, td.text { text-align: left; } tr:nth-child(even) td { background: #f6f6f6; }
 tr.ours td { font-weight: 600; background: #fdf3ec; } .how { color: #555; font-size: .9rem; }
-summary { cursor: pointer; margin: .6rem 0; } small { color: #666; font-weight: 400; }
+summary { cursor: pointer; margin: .6rem 0; }
+small { display: block; color: #666; font-weight: 400; font-size: .8em; line-height: 1.1; }
 """
 NUMBERS = ("score", "score_difference", "accepted_per_cycle", "length_ratio")
 PLAIN = (
@@ -137,7 +139,7 @@ def _matched(results: dict[str, Any], criterion: str) -> str:
         "kept on test",
     ]
     if found["ours"] is not None:
-        heads += ["ours minus this: accepted", "score, points", "outcome"]
+        heads += ["ours minus this: accepted", "ours minus this: score", "outcome"]
     order = sorted(found["methods"], key=lambda name: -found["methods"][name]["test"]["accepted_per_cycle"]["estimate"])
     lines = []
     for name in order:
@@ -224,9 +226,14 @@ def _bounded(value: dict[str, float] | None, factor: float = 1.0, sign: str = ""
 def _table(heads: Sequence[str], lines: Sequence[tuple[bool, Sequence[str]]], text: int) -> str:
     """An HTML table whose first `text` columns are words; marked lines are ours."""
 
+    def cell(tag: str, at: int, value: str) -> str:
+        if at < text:
+            return f"<{tag} class='text'>{escape(value)}</{tag}>"
+        number, bracket, bounds = escape(value).partition(" [")
+        return f"<{tag}>{number}{f' <small>[{bounds}</small>' if bracket else ''}</{tag}>"
+
     def cells(tag: str, values: Sequence[str]) -> str:
-        kinds = (" class='text'" if at < text else "" for at in range(len(values)))
-        return "".join(f"<{tag}{kind}>{escape(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True))
+        return "".join(cell(tag, at, value) for at, value in enumerate(values))
 
     body = "".join(f"<tr{' class=' + repr('ours') if mark else ''}>{cells('td', row)}</tr>" for mark, row in lines)
     return f"<div class='scroll'><table><tr>{cells('th', heads)}</tr>{body}</table></div>"

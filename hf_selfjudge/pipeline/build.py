@@ -61,6 +61,10 @@ def build(
     if unknown:
         raise ValueError(f"There is no stage {', '.join(unknown)}; the stages are {', '.join(STAGES)}.")
     with processes(settings.models.tp_plan is not None, settings.models.device) as group:
+        if group.lockstep and group.world == 1:
+            raise ValueError(
+                "tp_plan spreads the target over several processes, and there is one: launch with torchrun."
+            )
         return _Build(settings, Path(out), [name for name in STAGES if name in stages], group).run(overwrite)
 
 
@@ -88,7 +92,7 @@ class _Build:
                     self._run(stage)
                 if stage == "calibrate":
                     self.group.by_first(lambda: write_judge(self.work, self.manifest, self.out))
-            return self.group.by_first(lambda: summary(self.work, self.manifest, self.out))
+            return self.group.by_first(lambda: summary(self.manifest, self.out))
 
     # -- before the first stage, by the first process ---------------------------------------------------------------
 
@@ -101,6 +105,8 @@ class _Build:
             )
         held.enter_context(locked(self.folder / "lock"))
         self.manifest = Manifest(self.folder / "manifest.json")
+        if self.group.world > 1:
+            logger.info("%d processes%s", self.group.world, " share every prompt" if self.group.lockstep else "")
         dropped = dependents(overwrite) if overwrite in STEPS else []
         self._refuse_other_settings([stage for stage in STEPS if stage not in dropped])
         self._check_pair()
@@ -245,6 +251,8 @@ class _Build:
         there = f" ({len(known) - made} of {len(known)} shards were there)" if made < len(known) else ""
         there = there if stage in SHARDED or made else " (was there)"
         logger.info("%s: %d %s in %.1f s%s", stage, rows, STEPS[stage].noun, seconds, there)
+        for remark in (*known[0].info.get("notes", []), *known[0].info.get("statistics", {}).get("warnings", [])):
+            logger.warning("%s: %s", stage, remark)
         if stage == "mine" and rows == 0:
             nothing_to_judge()
 

@@ -54,6 +54,9 @@ class BuildSettings:
         expect(self.label.length in self.score.lengths, "length", self.label.length, f"one of the lengths ({lengths})")
         if self.label.rows == "with-originals":
             expect(self.score.originals, "originals", False, "True, because rows is with-originals")
+        names = ("f1", "recall", "youden", *(f"risk-{100 * risk:g}%" for risk in self.calibrate.risks))
+        default = self.calibrate.default_threshold
+        expect(default in names, "default_threshold", default, f"one of {', '.join(names)}")
 
     @classmethod
     def from_dict(cls, recorded: Mapping[str, Mapping[str, Any]]) -> Self:

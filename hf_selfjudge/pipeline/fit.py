@@ -138,7 +138,7 @@ def fit(
         hidden_size=data.hidden_size,
         winner=winner,
         table=table,
-        variants=variants(data, best.features, best.trained.c or C_GRID[4], device),
+        variants=variants(data, best.features, _linear_c(table, winner), device),
         notes=notes,
     )
 
@@ -175,3 +175,9 @@ def choose(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
     best = ranked[0]
     near = [entry for entry in ranked if entry["mean"] >= best["mean"] - 0.5 * best["sd"]]
     return next((entry for entry in near if entry["model"] == "logistic"), best)
+
+
+def _linear_c(table: Sequence[dict[str, Any]], winner: dict[str, Any]) -> float:
+    """The C of a logistic regression on the winner's features, or the middle of the grid where none was fitted."""
+    same = [entry["c"] for entry in table if entry["features"] == winner["features"] and entry["model"] == "logistic"]
+    return same[0] if same else C_GRID[len(C_GRID) // 2]

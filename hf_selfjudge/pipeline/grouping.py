@@ -138,6 +138,11 @@ class Group:
         return cls(parts, rows, plan, texts[rows[:, None], plan.starts[:, None] + np.arange(longest + 1)])
 
     @property
+    def table_rows(self) -> Ints:
+        """Which mismatch of the table each branch is. (branches,)"""
+        return np.concatenate([part.rows for part in self.parts])
+
+    @property
     def trunks(self) -> list[Ints]:
         """The tokens of each part's trunk."""
         return [part.text[: part.trunk] for part in self.parts]

@@ -30,7 +30,7 @@ def weighted_auc(values: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 def auc_interval(
     values: Tensor, labels: Tensor, prompt_ids: Tensor, draws: int = 500, share: float = 0.95, seed: int = 0
-) -> list[float]:
+) -> list[float] | None:
     """A bootstrap interval of the AUC that draws whole prompts: rows of one prompt are not independent."""
     prompts, owner = prompt_ids.cpu().unique(return_inverse=True)
     generator = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def auc_interval(
     sample = torch.cat(found)
     sample = sample[sample.isfinite()]  # a draw without both classes has no AUC
     if not len(sample):
-        return [float("nan"), float("nan")]
+        return None
     tail = (1 - share) / 2
     return [float(value) for value in torch.quantile(sample, torch.tensor([tail, 1 - tail], dtype=torch.float64))]
 

@@ -185,7 +185,9 @@ class Pair:
         if settings.device_map is not None:
             spread["device_map"] = settings.device_map
         elif settings.tp_plan is not None and role == "target":
-            spread["tp_plan"] = settings.tp_plan
+            from transformers.distributed import DistributedConfig
+
+            spread["distributed_config"] = DistributedConfig(tp_plan=settings.tp_plan)
         model = AutoModelForCausalLM.from_pretrained(
             settings.location(role),
             dtype=auto if settings.dtype == "auto" else settings.dtype,

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from ..attention import attention_masks
 from ..lm_head import head_inputs
+from .split_attention import split_attention
 
 PACKABLE_LAYERS = ("full_attention", "sliding_attention")
 """Kinds of layers whose whole view of the past is a mask."""
@@ -136,12 +137,11 @@ def read_packed(model: PreTrainedModel, packed: Packed, positions: Tensor) -> tu
 
     Returns (positions, vocab) and (rows * width, hidden_size), in the model's precision.
     """
-    with head_inputs(model, positions) as caught:
+    mask = packed.places.mask(model)
+    # trunk, branches, asides: whatever a token sees stands before it in its row
+    with head_inputs(model, positions) as caught, split_attention(model):
         output = model(
-            input_ids=packed.tokens,
-            position_ids=packed.places.positions,
-            attention_mask=packed.places.mask(model),
-            use_cache=False,
+            input_ids=packed.tokens, position_ids=packed.places.positions, attention_mask=mask, use_cache=False
         )
     return output.logits[0], caught[-1].flatten(0, 1)
 

@@ -107,7 +107,7 @@ class Processes:
 def processes(lockstep: bool = False, device: str | None = None) -> Iterator[Processes]:
     """The processes that were launched together with this one; usually it is alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-        yield Processes()
+        yield Processes(lockstep=lockstep)
         return
     try:
         from accelerate import PartialState  # type: ignore[import-untyped]

@@ -35,8 +35,8 @@ def write_judge(work: Workplace, manifest: Manifest, out: Path) -> None:
     """Write the judge's folder from the results of fit and calibrate. A README that somebody edited is left alone."""
     models = {role: manifest.data["models"][role] for role in ("target", "draft")}
     judge = work.fit_result.judge(
-        thresholds=work.note("calibrate").info["thresholds"],
-        default_threshold=work.settings.calibrate.default_threshold,
+        thresholds=work.calibration.thresholds,
+        default_threshold=work.calibration.default_threshold,
         target=ModelReference(models["target"]["id"], models["target"]["revision"]),
         draft=ModelReference(models["draft"]["id"], models["draft"]["revision"]),
         labels=_label_facts(work),
@@ -69,12 +69,16 @@ def drop_judge(manifest: Manifest, out: Path) -> None:
 
 def _metrics(work: Workplace) -> dict[str, Any]:
     """What was measured on held-out prompts, for the judge's config.json."""
-    winner = work.note("fit").info["winner"]
+    winner, calibration = work.fit_result.winner, work.calibration
     return {
         "model": winner["model"],
         "feature_set": winner["feature_set"],
         "validation_auc": winner["mean"],
-        "calibration_auc": winner.get("calibration_auc"),
+        "calibration_auc": calibration.auc,
+        "calibration_auc_interval": calibration.auc_interval,
+        "calibration_rows": calibration.rows,
+        "calibration_prompts": calibration.prompts,
+        "ece": calibration.ece,
     }
 
 
@@ -96,14 +100,26 @@ def make_report(work: Workplace, manifest: Manifest, out: Path) -> None:
     """The report, remade from what is on disk."""
 
 
-def summary(work: Workplace, manifest: Manifest, out: Path) -> dict[str, Any]:
-    """What a build found, in one JSON document."""
-    stages = manifest.data["stages"]
-    found: dict[str, Any] = {"out": str(out)}
-    for stage in work.shards:
-        if "rows" in stages.get(stage, {}):
-            found[stage] = {name: stages[stage][name] for name in ("rows", "seconds", "info")}
-    score = stages.get("score", {})
-    if score.get("seconds"):
-        found["labels_per_second"] = round(score["rows"] / score["seconds"], 1)
+def summary(manifest: Manifest, out: Path) -> dict[str, Any]:
+    """What a build found so far, in one short JSON document; the manifest has everything."""
+    stages = {name: entry for name, entry in manifest.data["stages"].items() if "rows" in entry}
+    info = {name: entry["info"] for name, entry in stages.items()}
+    found: dict[str, Any] = {
+        "out": str(out),
+        "rows": {name: entry["rows"] for name, entry in stages.items()},
+        "seconds": {name: entry["seconds"] for name, entry in stages.items()},
+    }
+    if "prompts" in info:
+        found["skipped"] = info["prompts"]["skipped"]
+    if "respond" in info:
+        found |= {"empty": info["respond"]["empty"], "cut": info["respond"]["cut"]}
+    if stages.get("score", {}).get("seconds"):
+        found["labels_per_second"] = round(stages["score"]["rows"] / stages["score"]["seconds"], 1)
+    if "label" in info:
+        found |= {"tau": info["label"]["tau"], "acceptable": info["label"]["statistics"]["all"]["acceptable"]}
+    if "fit" in info:
+        winner = info["fit"]["winner"]
+        found["judge"] = {name: winner[name] for name in ("feature_set", "model", "mean", "sd", "calibration_auc")}
+    if "calibrate" in info:
+        found["thresholds"] = info["calibrate"]["thresholds"]
     return found

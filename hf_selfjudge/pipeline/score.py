@@ -20,8 +20,10 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ..config import DRAFT_FEATURES, LOOK_AHEAD_FEATURES, VECTOR_FEATURES
+from ..engine.log_probs import normalise
 from ..features import Block, judge_features
 from ..lm_head import head_width
+from .fetching import Columns, LateTable
 from .grouping import Group, Plan, make_groups
 from .packing import (
     Ints,
@@ -37,8 +39,6 @@ from .packing import (
 )
 from .records import Mismatches, Response, Substitutions
 from .settings import ScoreSettings
-
-Columns = dict[str, Tensor]
 
 
 @torch.no_grad()
@@ -61,29 +61,18 @@ def score(
     table = mismatches.sorted()
     plan = Plan.make(responses, table, settings)
     groups = make_groups(responses, table, plan, settings)
-    found: list[Columns] = []
+    found = LateTable(len(table))
     with compiled_layers(target, settings.compile):
         for parts in tqdm(groups, "score", unit="forward", disable=None):
             group = Group.make(parts, plan, max(settings.lengths))
-            columns = _score_group(target, draft, group, settings)
-            found.append({name: column.to("cpu", non_blocking=True) for name, column in columns.items()})
-    if target.device.type == "cuda":
-        torch.cuda.synchronize()  # nothing has waited for the copies yet
-    columns = _join(found, [part.rows for parts in groups for part in parts])
+            # a group is packed and sent off while the device works on the one before
+            found.add(torch.from_numpy(group.table_rows), _score_group(target, draft, group, settings))
     return Substitutions.from_columns(
         {name: getattr(table, name) for name in ("prompt_ids", "positions", "target_tokens", "draft_tokens", "ranks")}
         | {"suffix_tokens": torch.from_numpy(plan.suffixes)[:, None].clamp(max=torch.tensor(settings.lengths))}
-        | (columns or _nothing(target, settings)),
+        | (found.columns() or _nothing(target, settings)),
         lengths=settings.lengths,
     )
-
-
-def _join(found: list[Columns], rows: list[Ints]) -> Columns:
-    """The groups' columns in the table's order."""
-    if not found:
-        return {}
-    order = torch.from_numpy(np.concatenate(rows)).argsort()
-    return {name: torch.cat([columns[name] for columns in found])[order] for name in found[0]}
 
 
 def _nothing(target: PreTrainedModel, settings: ScoreSettings) -> Columns:
@@ -155,16 +144,8 @@ def _read(target: PreTrainedModel, group: Group, settings: ScoreSettings) -> _Se
     known = np.where(plan.known > 0, packed.asides, packed.branches)
     places = send(torch.from_numpy(np.stack([origin - 1, origin, packed.branches, known])), states.device)
     before_rows, changed, unchanged, ahead_rows = at.tensor_split(ends[:-1].tolist(), dim=1)
-    log_sums, best = _normalise(logits)
+    log_sums, best = normalise(logits)
     return _Seen(logits, log_sums, best, states, before_rows[:, 0], changed, unchanged, ahead_rows, places)
-
-
-def _normalise(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """log sum exp and the largest log-probability of every row, in float32. Both (needed,)"""
-    best = torch.empty(len(logits), device=logits.device)
-    for part in chunks(*logits.shape):
-        best[part] = logits[part].log_softmax(-1, dtype=torch.float32).amax(-1)
-    return logits.amax(-1).float() - best, best
 
 
 def _score_terms(seen: _Seen, group: Group, lengths: Sequence[int]) -> Columns:
@@ -179,7 +160,7 @@ def _score_terms(seen: _Seen, group: Group, lengths: Sequence[int]) -> Columns:
 
     def up_to_each_length(gains: Tensor) -> Tensor:
         total = torch.nn.functional.pad(torch.where(real, gains, 0.0).cumsum(1), (1, 0))
-        return total[:, list(lengths)]
+        return torch.stack([total[:, length] for length in lengths], dim=1)  # a list as index would wait
 
     likelihood = log_p(seen.changed, suffix[:, 1:]) - log_p(seen.unchanged, suffix[:, 1:])
     confidence = seen.best[seen.changed] - seen.best[seen.unchanged]
@@ -230,7 +211,7 @@ class _Blocks:
         lengths = send(torch.from_numpy(plan.known + 1), seen.logits.device)
         logits = torch.cat([seen.before[:, None], seen.ahead, seen.before[:, None]], dim=1)
         filling = seen.places[3:].T.expand(-1, plan.continuations.shape[1])
-        states = torch.cat([seen.places[[0, 2]].T, filling], dim=1)
+        states = torch.cat([seen.places[0:3:2].T, filling], dim=1)
         return cls(send(torch.from_numpy(tokens), seen.logits.device), logits, states, lengths)
 
 
@@ -238,11 +219,14 @@ def _features(seen: _Seen, blocks: _Blocks, names: Sequence[str], draft_logits: 
     """The named features of each block's first token, vectors in the model's precision."""
     if not names:
         return {}
-    gamma, found = blocks.tokens.shape[1], []
-    for part in chunks(len(blocks.tokens), seen.logits.shape[1] * (gamma + 1)):
+    # vectors are states: no row of the vocabulary's width is copied for them
+    logits = seen.logits[:, :0] if set(names).issubset(VECTOR_FEATURES) else seen.logits
+    width = max(logits.shape[1], seen.states.shape[1]) * (blocks.tokens.shape[1] + 1)
+    found = []
+    for part in chunks(len(blocks.tokens), width):
         block = Block(
             draft_tokens=blocks.tokens[part],
-            target_logits=seen.logits[blocks.logits[part]],
+            target_logits=logits[blocks.logits[part]],
             hidden=seen.states[blocks.states[part]].to(seen.logits.device),
             draft_logits=None if draft_logits is None else draft_logits[part, None],
             lengths=blocks.lengths[part],

@@ -68,7 +68,7 @@ def _respond(work: Workplace, index: int) -> Piece:
     end = work.pair.end_tokens
     info = {
         "empty": sum(is_empty(response, end) for response in found),
-        "cut": sum(bool(end) and response.answer[-1] not in end for response in found),
+        "cut": sum(response.answer[-1] not in end for response in found),
         "tokens": sum(len(response.answer) for response in found),
     }
     return Piece(response_lines(found, texts), len(found), info)
@@ -157,12 +157,9 @@ def _calibrate(work: Workplace, index: int) -> Piece:
 
     rows = work.substitutions
     probability = work.fit_result.probability(rows)  # (rows,)
-    held_out = torch.tensor([split == "calibration" for split in work.splits]) & (work.labels >= 0)
-    found = calibrate(
-        probability[held_out], work.labels[held_out].bool(), rows.prompt_ids[held_out], work.settings.calibrate
-    )
-    info = {"thresholds": found.thresholds, "metrics": found.metrics}
-    return Piece(save({"probability": probability.contiguous()}), int(held_out.sum()), info)
+    held_out = torch.tensor([split == "calibration" for split in work.splits])
+    found = calibrate(probability[held_out], work.labels[held_out], rows.prompt_ids[held_out], work.settings.calibrate)
+    return Piece(save({"probability": probability.contiguous()}), found.rows, found.to_dict())
 
 
 STEPS: dict[str, Step] = {

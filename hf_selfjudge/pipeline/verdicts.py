@@ -76,16 +76,21 @@ class Verdicts:
                 continue
             text = self._tokenizer.decode(response.answer, skip_special_tokens=True)
             if prompt.checker is None:
-                self._own[prompt.prompt_id] = text
+                self._know(prompt.prompt_id, text, text)
             elif ends and not ends.intersection(response.answer[-1:]):
                 cut += 1  # its answer is not written yet
             else:
                 texts.append((prompt.prompt_id, text))
         if cut:
             log.warning("AutoJudge leaves out %d responses that did not end: raise max_new_tokens to use them.", cut)
-        for (prompt_id, _), found in zip(texts, self._outcomes(texts), strict=True):
+        for (prompt_id, text), found in zip(texts, self._outcomes(texts), strict=True):
             if found is not None:
-                self._own[prompt_id] = found
+                self._know(prompt_id, text, found)
+
+    def _know(self, prompt_id: int, text: str, own: Any) -> None:
+        """Remember what a response's own outcome is; an answer with the same text needs no other look."""
+        self._own[prompt_id] = own
+        self._verdicts[prompt_id, text] = True
 
     def _outcomes(self, texts: Sequence[Text]) -> list[Any]:
         with ThreadPoolExecutor(cores()) as pool:  # programs run in processes of their own meanwhile
@@ -99,17 +104,15 @@ class Verdicts:
             raise ValueError(f"Prompt {prompt.prompt_id} of {prompt.source} cannot be checked: {error}") from error
 
     def _ask(self, texts: Sequence[Text]) -> None:
-        """The target's verdicts; an answer that is the response itself needs no question."""
+        """The target's verdicts; none where the question is longer than its context."""
         questions: dict[Text, list[int]] = {}
         context = context_length(self._target)
         for prompt_id, text in texts:
-            same = text == self._own[prompt_id]
-            self._verdicts[prompt_id, text] = True if same else None
-            if not same:
-                order = f"{self._seed}/{prompt_id}/{text}"
-                tokens = self._chat(ask(self._prompts[prompt_id].text, self._own[prompt_id], text, order))
-                if context is None or len(tokens) + VERDICT_TOKENS <= context:
-                    questions[prompt_id, text] = tokens
+            self._verdicts[prompt_id, text] = None
+            order = f"{self._seed}/{prompt_id}/{text}"
+            tokens = self._chat(ask(self._prompts[prompt_id].text, self._own[prompt_id], text, order))
+            if context is None or len(tokens) + VERDICT_TOKENS <= context:
+                questions[prompt_id, text] = tokens
         asked = list(questions)
         replies = complete(self._target, list(questions.values()), VERDICT_TOKENS, self._batch_size, "same?")
         for place, reply in replies:

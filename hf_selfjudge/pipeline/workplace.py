@@ -24,6 +24,7 @@ from .records import Mismatches, Outcomes, Prompt, Response, Substitutions
 from .storage import Note, Shards, read_prompts, read_responses, read_table, read_tensors
 
 if TYPE_CHECKING:
+    from .calibrate import Calibration
     from .fit import FitResult
 
 SUFFIXES = {"prompts": "jsonl", "respond": "jsonl"}
@@ -115,6 +116,13 @@ class Workplace:
         from .fit import FitResult
 
         return FitResult.from_dict(self.note("fit").info, read_tensors(self.shards["fit"].path(0))[0])
+
+    @property
+    def calibration(self) -> Calibration:
+        """The judge's operating points and what was measured."""
+        from .calibrate import Calibration
+
+        return Calibration.from_dict(self.note("calibrate").info)
 
     @cached_property
     def probability(self) -> Tensor:

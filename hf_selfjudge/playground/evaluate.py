@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hf_selfjudge.files import write_text
+from hf_selfjudge.pipeline.autojudge import autojudge
 from hf_selfjudge.pipeline.completion import complete
-from hf_selfjudge.pipeline.label import finish
 from hf_selfjudge.pipeline.mine import mine
-from hf_selfjudge.pipeline.records import Mismatches, Response
+from hf_selfjudge.pipeline.records import Mismatches, Outcomes, Prompt, Response
 from hf_selfjudge.pipeline.respond import respond
-from hf_selfjudge.pipeline.score import ScoreSettings, score
+from hf_selfjudge.pipeline.score import score
+from hf_selfjudge.pipeline.settings import LabelSettings, MineSettings, RespondSettings, ScoreSettings
 
 from .world import TASKS, Item, generate
 from .world import score as task_score
@@ -49,15 +51,26 @@ def greedy_answers(model: Any, tokenizer: Any, items: Sequence[Item], batch_size
     return [tokenizer.decode(answers[index], skip_special_tokens=True) for index in range(len(items))]
 
 
-def target_probabilities(
-    target: Any, responses: Sequence[Response], mismatches: Sequence[Mismatches]
-) -> list[list[float]]:
-    """What the target gives the draft's token at each mismatch of each response."""
-    if not any(mismatches):
-        return [[] for _ in mismatches]
+def as_prompts(tokenizer: Any, items: Sequence[Item]) -> list[Prompt]:
+    """The items as the pipeline's stages take them, each with its checker."""
+    return [
+        Prompt(
+            index,
+            f"playground/{item.task}",
+            "calibration",
+            item.prompt,
+            prompt_ids(tokenizer, item),
+            "playground",
+            {"task": item.task, "facts": item.facts},
+        )
+        for index, item in enumerate(items)
+    ]
+
+
+def target_probabilities(target: Any, responses: Sequence[Response], mismatches: Mismatches) -> Tensor:
+    """What the target gives the draft's token at each mismatch. (rows,)"""
     settings = ScoreSettings(lengths=(0,), features=("log_p",))  # no suffix: only the token itself counts
-    flat = iter(score(target, responses, mismatches, settings).features[:, 0].exp().tolist())
-    return [[next(flat) for _ in found.positions] for found in mismatches]
+    return score(target, responses, mismatches, settings).features["log_p"].exp()
 
 
 def preservation(
@@ -65,15 +78,12 @@ def preservation(
     tokenizer: Any,
     items: Sequence[Item],
     responses: Sequence[Response],
-    mismatches: Sequence[Mismatches],
+    mismatches: Mismatches,
     batch_size: int,
-) -> list[list[bool]]:
-    """For each mismatch of each response: is the target right when it goes on from the draft's token?"""
-    finished = finish(target, responses, mismatches, MAX_NEW_TOKENS, batch_size)
-    return [
-        [task_score(item, tokenizer.decode(answer, skip_special_tokens=True)) == 1.0 for answer in answers]
-        for item, answers in zip(items, finished, strict=True)
-    ]
+) -> Outcomes:
+    """For each mismatch in a right answer: is the target right when it goes on from the draft's token?"""
+    prompts = as_prompts(tokenizer, items)
+    return autojudge(target, tokenizer, prompts, responses, mismatches, LabelSettings(), MAX_NEW_TOKENS, batch_size)
 
 
 def ranking_auc(values: Sequence[float], labels: Sequence[bool]) -> float | None:
@@ -90,14 +100,12 @@ def evaluate_task(
     target: Any, draft: Any, tokenizer: Any, items: Sequence[Item], batch_size: int, substitutions: int
 ) -> dict[str, Any]:
     """All figures for the items of one task; score and preservation are None where the task has no score."""
-    found = respond(target, [prompt_ids(tokenizer, item) for item in items], MAX_NEW_TOKENS, batch_size)
-    responses = sorted(found, key=lambda response: response.prompt_id)
+    prompts = as_prompts(tokenizer, items)
+    responses = respond(target, prompts, RespondSettings(MAX_NEW_TOKENS, batch_size))
     texts = [tokenizer.decode(response.answer, skip_special_tokens=True) for response in responses]
-    mismatches: list[Mismatches] = []
-    for first in range(0, len(responses), batch_size):
-        mismatches += mine(draft, responses[first : first + batch_size])
-    probabilities = target_probabilities(target, responses, mismatches)
-    positions, count = sum(len(response.answer) for response in responses), sum(map(len, mismatches))
+    mismatches = mine(draft, responses, MineSettings(look_ahead=0, mine_batch_size=batch_size))
+    probabilities = target_probabilities(target, responses, mismatches)  # (rows,)
+    positions, count = sum(len(response.answer) for response in responses), len(mismatches)
     result: dict[str, Any] = {
         "items": len(items),
         "target_score": _mean_score(items, texts),
@@ -105,37 +113,27 @@ def evaluate_task(
         "response_tokens": positions / len(items),
         "agreement": 1.0 - count / positions,
         "mismatches": count,
-        "mismatches_below_5_percent": sum(p < 0.05 for row in probabilities for p in row) / max(1, count),
+        "mismatches_below_5_percent": int((probabilities < 0.05).sum()) / max(1, count),
     }
     # Preservation is asked of answers that were right; a wrong answer that stays wrong says nothing.
-    right = [i for i, text in enumerate(texts) if task_score(items[i], text) == 1.0]
+    right = [index for index, text in enumerate(texts) if task_score(items[index], text) == 1.0]
     picked = _pick(mismatches, right, substitutions)
-    if picked:
-        chosen = [
-            Mismatches([mismatches[i].positions[k] for k in at], [mismatches[i].draft_tokens[k] for k in at])
-            for i, at in picked.items()
-        ]
-        rows = list(picked)
-        kept = preservation(
-            target, tokenizer, [items[i] for i in rows], [responses[i] for i in rows], chosen, batch_size
-        )
-        unchanged = [same for row in kept for same in row]
-        result["substitutions"] = len(unchanged)
-        result["preserved"] = sum(unchanged) / len(unchanged)
+    found = preservation(target, tokenizer, items, responses, mismatches.select(picked), batch_size)
+    picked = picked[torch.isin(mismatches.prompt_ids[picked], found.prompt_ids)]  # not those that did not end
+    if len(picked):
+        kept = found.kept.bool().tolist()
+        result["substitutions"] = len(kept)
+        result["preserved"] = sum(kept) / len(kept)
         # How well the target's probability alone tells harmless substitutions from harmful ones.
-        result["probability_auc"] = ranking_auc(
-            [probabilities[i][k] for i, at in picked.items() for k in at], unchanged
-        )
+        result["probability_auc"] = ranking_auc(probabilities[picked].tolist(), kept)
     return result
 
 
-def _pick(mismatches: Sequence[Mismatches], rows: Sequence[int], count: int) -> dict[int, list[int]]:
-    """A random choice of `count` mismatches from some responses, as row -> indices into that row's mismatches."""
-    candidates = [(row, index) for row in rows for index in range(len(mismatches[row]))]
-    picked: dict[int, list[int]] = {}
-    for row, index in sorted(random.Random(0).sample(candidates, min(count, len(candidates)))):
-        picked.setdefault(row, []).append(index)
-    return picked
+def _pick(mismatches: Mismatches, prompts: Sequence[int], count: int) -> Tensor:
+    """A random choice of `count` mismatches of some prompts, as sorted rows."""
+    candidates = torch.isin(mismatches.prompt_ids, torch.tensor(prompts, dtype=torch.long)).nonzero().squeeze(-1)
+    picked = random.Random(0).sample(candidates.tolist(), min(count, len(candidates)))
+    return torch.tensor(sorted(picked), dtype=torch.long)
 
 
 def _mean_score(items: Sequence[Item], texts: Sequence[str]) -> float | None:

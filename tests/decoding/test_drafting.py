@@ -6,6 +6,7 @@ from tiny import VOCAB_SIZE, Always, build_draft, build_judge, build_model, buil
 from transformers import GenerationConfig, LogitsProcessorList
 
 from hf_selfjudge.decoding.drafting import DraftModelGenerator, DraftSettings
+from hf_selfjudge.decoding.texts import Texts
 
 LENGTH = 16
 REPEATING = torch.tensor([[5, 9, 14, 5, 9, 14, 5, 9, 14, 5, 9]])
@@ -168,13 +169,13 @@ def test_the_draft_forgets_what_was_rejected(pairs, family):
     used = DraftModelGenerator(draft, settings, VOCAB_SIZE, LogitsProcessorList())
     text = prompts(1, length=5)[0]
     for step in range(8):
-        proposal = used.propose([text], [100])
-        fresh = DraftModelGenerator(draft, settings, VOCAB_SIZE, LogitsProcessorList()).propose([text], [100])
+        proposal = used.propose(Texts(text), [100])
+        fresh = DraftModelGenerator(draft, settings, VOCAB_SIZE, LogitsProcessorList()).propose(Texts(text), [100])
         assert torch.equal(proposal.tokens, fresh.tokens)
         torch.testing.assert_close(proposal.logits, fresh.logits, rtol=1e-4, atol=1e-5)
         accepted = step % 7
         text = torch.cat([text, proposal.tokens[:, :accepted], torch.tensor([[40 + step]])], dim=1)
-        used.observe([text], torch.zeros(1, 7, VOCAB_SIZE), [accepted], [6])
+        used.observe(Texts(text), torch.zeros(1, 7, VOCAB_SIZE), [accepted], [6])
 
 
 def test_our_generator_speaks_transformers_interface(pair):
@@ -193,7 +194,7 @@ def test_our_generator_speaks_transformers_interface(pair):
 
 def test_a_budget_of_nothing_drafts_nothing(pair):
     generator = DraftModelGenerator(pair.draft, DraftSettings(), VOCAB_SIZE, LogitsProcessorList())
-    draft = generator.propose([prompts(1)[0]], [0])
+    draft = generator.propose(Texts(prompts(1)[0]), [0])
     assert draft.tokens.shape == (1, 0)
     assert draft.logits is None
 

@@ -16,7 +16,7 @@ import torch
 from building import manifest, results, save_pair, tiny_settings, with_models, write_prompts
 from tiny import build_tokenizer
 
-from hf_selfjudge import SelfJudgeVerifier, cli, files
+from hf_selfjudge import SelfJudgeVerifier, files
 from hf_selfjudge.pipeline.build import STAGES, build
 from hf_selfjudge.pipeline.models import Pair
 from hf_selfjudge.pipeline.records import Mismatches, Substitutions
@@ -83,7 +83,7 @@ def test_a_finished_build_does_nothing_and_loads_nothing(settings, copied, no_mo
     before = results(copied)
     monkeypatch.setattr("hf_selfjudge.pipeline.storage.write_bytes", lambda path, data: pytest.fail(f"wrote {path}"))
     found = build(settings, copied, [stage for stage in STAGES if stage != "report"])
-    assert found["respond"]["rows"] == 8
+    assert found["rows"]["respond"] == 8
     assert results(copied) == before
 
 
@@ -344,27 +344,49 @@ EMBEDDED = (
     *("--max-new-tokens", "48", "--shard-size", "3", "--lengths", "5", "--length", "5", "--acceptable", "0.5"),
     *("--autojudge-prompts", "3", "--feature-sets", "paper", "--seeds", "1"),
 )
+MOMENTS = ("prompts/00000.jsonl", "respond/00001.jsonl", "mine/00000.note.json", "score/00001.safetensors",
+           "autojudge/00001.note.json", "fit/00000.safetensors")  # fmt: skip
+SERVER = """
+import json, os, sys
+import transformers.models.auto.modeling_auto
+import hf_selfjudge.pipeline.build
+from hf_selfjudge import cli
+
+for line in sys.stdin:  # one process for each, without importing everything each time
+    child = os.fork()
+    if child == 0:
+        cli.main(json.loads(line))
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
 
 
-def launch(launcher: list[str], arguments: list[str]) -> subprocess.Popen:
-    command = [sys.executable, "-m", *launcher, *arguments]
+def start(*arguments: str, **pipes) -> subprocess.Popen:
     single = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=single, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, *arguments], env=single, stdout=subprocess.PIPE, text=True, **pipes)
 
 
-@pytest.mark.parametrize("moments", [("respond/00001.jsonl", "score/00000.safetensors", "autojudge/00001.note.json")])
-def test_kill_9_and_run_again(moments, tmp_path):
+def test_kill_9_and_run_again(tmp_path):
     out, plain = tmp_path / "judge", tmp_path / "plain"
-    for moment in moments:
-        running = launch(["hf_selfjudge"], [*EMBEDDED, "--out", str(out)])
-        while not (out / "build" / moment).exists():
-            assert running.poll() is None, running.communicate()
-            time.sleep(0.001)
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
-    assert not (out / "config.json").exists()
-    cli.main([*EMBEDDED, "--out", str(out)])
-    cli.main([*EMBEDDED, "--out", str(plain)])
+    with start("-c", SERVER, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+
+        def run(folder, moment=None) -> int:
+            print(json.dumps([*EMBEDDED, "--out", str(folder)]), file=server.stdin, flush=True)
+            child = int(server.stdout.readline())
+            while moment is not None and not (folder / "build" / moment).exists():
+                os.kill(child, 0)  # fails if it ended before
+                time.sleep(0.0005)
+            if moment is not None:
+                os.kill(child, signal.SIGKILL)
+            status = server.stdout.readline()
+            return int(status if status.strip().isdigit() else server.stdout.readline())
+
+        for moment in MOMENTS:
+            assert run(out, moment) == signal.SIGKILL
+        assert not (out / "config.json").exists()
+        assert run(out) == run(plain) == 0
+        server.stdin.close()
     assert results(out) == results(plain)
     assert manifest(out)["stages"]["autojudge"]["rows"] > 0
 
@@ -377,11 +399,12 @@ def test_two_processes_give_the_bytes_of_one(settings, plain, tmp_path):
         for name, value in values.items()
         if value is not None and not isinstance(value, bool)
     ]
-    launcher = ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--main_process_port", "0", "-m"]
-    running = launch(launcher, ["hf_selfjudge", "build", "--out", str(out), *given])
+    launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "hf_selfjudge"]
+    running = start(*launcher, "build", "--out", str(out), *given, stderr=subprocess.PIPE)
     shown, errors = running.communicate(timeout=300)
     assert running.returncode == 0, errors
-    assert json.loads(shown.splitlines()[-1])["respond"]["rows"] == 8
+    assert json.loads(shown.splitlines()[-1])["rows"]["respond"] == 8
     assert shown.count("\n") == 1
     assert results(out) == results(plain)
     makers = [json.loads(p.read_text())["process"] for p in sorted((out / "build" / "score").glob("*.note.json"))]

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_selfjudge.pipeline.mine import mine
 from hf_selfjudge.pipeline.records import Mismatches, Response
+from hf_selfjudge.pipeline.settings import MineSettings
 from hf_selfjudge.playground import evaluate, load, train
 from hf_selfjudge.playground.corpus import Batches
 from hf_selfjudge.playground.recipe import PRESETS, build_model
@@ -156,20 +157,17 @@ def test_probabilities_and_preservation_on_a_model_that_knows_itself(pair):
         Response(i, evaluate.prompt_ids(tokenizer, item), answer)
         for i, (item, answer) in enumerate(zip(items, answers, strict=True))
     ]
-    found = mine(model, responses)
-    assert sum(map(len, found)) > 2
-    for response, mismatches, probabilities in zip(
-        responses, found, evaluate.target_probabilities(model, responses, found), strict=True
-    ):
-        for position, token, probability in zip(
-            mismatches.positions, mismatches.draft_tokens, probabilities, strict=True
-        ):
-            prefix = torch.tensor([response.prompt + response.answer[:position]])
-            expected = model(prefix).logits[0, -1].detach().softmax(-1)
-            assert token == int(expected.argmax())
-            assert probability == pytest.approx(float(expected.max()), rel=1e-3)
-    nothing = [Mismatches([], [])] * 3
-    assert evaluate.target_probabilities(model, responses, nothing) == [[], [], []]
+    found = mine(model, responses, MineSettings(look_ahead=0))
+    assert len(found) > 2
+    probabilities = evaluate.target_probabilities(model, responses, found)
+    for row, probability in enumerate(probabilities.tolist()):
+        response = responses[int(found.prompt_ids[row])]
+        prefix = torch.tensor([response.prompt + response.answer[: int(found.positions[row])]])
+        expected = model(prefix).logits[0, -1].detach().softmax(-1)
+        assert int(found.draft_tokens[row]) == int(expected.argmax())
+        assert probability == pytest.approx(float(expected.max()), rel=1e-3)
+    nothing = found.select(torch.zeros(len(found), dtype=torch.bool))
+    assert len(evaluate.target_probabilities(model, responses, nothing)) == 0
 
 
 def test_preservation_asks_whether_the_finished_answer_is_right(pair):
@@ -179,18 +177,29 @@ def test_preservation_asks_whether_the_finished_answer_is_right(pair):
     item = generate("word_problems", "test", 1)[0]
     # the end of the turn as the draft's token: what stands before it is the whole answer
     answer = tokenizer(item.response)["input_ids"]
-    response = Response(0, evaluate.prompt_ids(tokenizer, item), [*answer, 5])
-    ended = [Mismatches([0, len(answer)], [model.config.eos_token_id] * 2)]
-    assert evaluate.preservation(model, tokenizer, [item], [response], ended, 2) == [[False, True]]
+    end = model.config.eos_token_id
+    response = Response(0, evaluate.prompt_ids(tokenizer, item), [*answer, 5, end])
+    ended = rows([0, 0], [0, len(answer)], [end, end])
+    found = evaluate.preservation(model, tokenizer, [item], [response], ended, 2)
+    assert found.kept.tolist() == [0, 1]
+    wrong = Response(0, response.prompt, [5, end])  # cannot be spoilt
+    assert len(evaluate.preservation(model, tokenizer, [item], [wrong], ended.select(torch.tensor([0])), 2)) == 0
 
 
-def test_the_pick_is_seeded_and_grouped_by_response():
-    mismatches = [Mismatches(list(range(n)), [5] * n) for n in (3, 0, 4)]
-    assert evaluate._pick(mismatches, [0, 1, 2], 100) == {0: [0, 1, 2], 2: [0, 1, 2, 3]}
+def rows(prompt_ids: list[int], positions: list[int], tokens: list[int]) -> Mismatches:
+    columns = [torch.tensor(column) for column in (prompt_ids, positions, tokens)]
+    none = torch.zeros_like(columns[0])
+    return Mismatches(columns[0], columns[1], none, columns[2], none, none.float(), torch.zeros(len(none), 0))
+
+
+def test_the_pick_is_seeded_and_keeps_to_the_prompts_it_is_given():
+    mismatches = rows([0, 0, 0, 2, 2, 2, 2], [0, 1, 2, 0, 1, 2, 3], [5] * 7)
+    assert evaluate._pick(mismatches, [0, 1, 2], 100).tolist() == list(range(7))
+    assert evaluate._pick(mismatches, [2], 100).tolist() == [3, 4, 5, 6]
     some = evaluate._pick(mismatches, [0, 2], 3)
-    assert sum(map(len, some.values())) == 3
-    assert some == evaluate._pick(mismatches, [0, 2], 3)
-    assert evaluate._pick(mismatches, [1], 3) == {}
+    assert len(some) == 3
+    assert torch.equal(some, evaluate._pick(mismatches, [0, 2], 3))
+    assert len(evaluate._pick(mismatches, [1], 3)) == 0
 
 
 def test_batched_answers_equal_single_ones(pair, monkeypatch):
