@@ -18,11 +18,12 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from ..engine.kernels import greedy
 from .cached_model import CachedModel
+from .draft_length import FixedLength
 from .processing import process_step
 from .static_model import StaticModel
 from .texts import Texts
 
-SCHEDULES = ("constant", "heuristic", "heuristic_transient")
+SCHEDULES = ("constant", "heuristic", "heuristic_transient", "adaptive")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class DraftSettings:
     """gamma, the tokens of a block (the starting value under the heuristic schedules)."""
     num_assistant_tokens_schedule: str = "constant"
     """transformers' schedules: constant; heuristic (+2 after a fully accepted block, else -1; kept for the next call);
-    heuristic_transient (the same, forgotten after the call)."""
+    heuristic_transient (the same, forgotten after the call). Ours: adaptive (as many as pay, at most gamma)."""
     assistant_confidence_threshold: float = 0.0
     """End the block at a token the draft gives less probability than this; 0 keeps gamma fixed."""
 
@@ -85,8 +86,12 @@ class Drafter(Protocol):
         """Draft at most `budgets[row]` tokens after each text."""
         ...
 
-    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
-        """Learn how many of each row's drafted tokens were accepted, leading to `texts`."""
+    def observe(
+        self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int], seconds: tuple[float, float]
+    ) -> None:
+        """Learn how many of each row's drafted tokens were accepted, leading to `texts`, and what drafting and
+        verifying them took.
+        """
         ...
 
     def select(self, rows: list[int]) -> None:
@@ -110,17 +115,25 @@ class DraftModelGenerator(CandidateGenerator):
         do_sample: bool = False,
         eos_token_ids: frozenset[int] = frozenset(),
         cached: CachedModel | StaticModel | None = None,
+        length: FixedLength | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
-        self.gamma = settings.num_assistant_tokens
+        self.length = length or FixedLength(settings.num_assistant_tokens)
         self._vocab_size = vocab_size
         self._processors = logits_processor
         self._do_sample = do_sample
         self._eos_token_ids = torch.tensor(sorted(eos_token_ids), dtype=torch.long, device=model.device)
         self._cached = CachedModel(model, [0], vocab_size) if cached is None else cached
         # ending a block early needs a look at each token: on a GPU that costs more than the drafts it saves
-        self._looks = model.device.type != "cuda" or settings.assistant_confidence_threshold > 0.0
+        watches = self.length.watches or settings.assistant_confidence_threshold > 0.0
+        self._looks = model.device.type != "cuda" or watches
+        self._confidences: list[list[float]] = []
+
+    @property
+    def gamma(self) -> int:
+        """Most tokens of the next block."""
+        return self.length.gamma
 
     def propose(self, texts: Texts, budgets: list[int], target: Any = None) -> Draft:
         """Draft until gamma, the budget, or a row's end or a token the draft is unsure of; go on while any row does."""
@@ -129,6 +142,7 @@ class DraftModelGenerator(CandidateGenerator):
         logits: list[Tensor] = []
         scores: list[Tensor] = []
         most = [max(0, min(self.gamma, budget)) for budget in budgets]
+        self._confidences = [[] for _ in budgets]
         lengths = torch.tensor(most).to(self.model.device, non_blocking=True)
         for step in range(max(most)):
             read = self._cached.extend(tokens[:, -1:]) if logits else self._cached.read(texts, keep=1)
@@ -140,7 +154,8 @@ class DraftModelGenerator(CandidateGenerator):
             scores.append(processed)
             if self._looks:
                 lengths = torch.where(self._closes(chosen, processed), lengths.clamp(max=step + 1), lengths)
-                if int(lengths.max()) <= step + 1:
+                if int(lengths.max()) <= step + 1 or not self._pays(chosen, processed, lengths, step):
+                    lengths = lengths.clamp(max=step + 1)
                     break
         if not self._looks:
             lengths = torch.minimum(lengths, self._until_end(tokens))
@@ -165,11 +180,17 @@ class DraftModelGenerator(CandidateGenerator):
         """transformers' interface: adapt gamma."""
         self.observe(Texts(input_ids), scores, [num_matches], [scores.shape[1] - 1])
 
-    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+    def observe(
+        self,
+        texts: Texts,
+        scores: Tensor,
+        accepted: list[int],
+        drafted: list[int],
+        seconds: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
         """Forget what the target rejected (the last token is read next), and adapt gamma if a schedule asks for it."""
         self._cached.forget([length - 1 for length in texts.lengths])
-        if self.settings.num_assistant_tokens_schedule != "constant":
-            self.gamma = self.gamma + 2 if accepted == drafted else max(1, self.gamma - 1)
+        self.length.observe(drafted, accepted, seconds, self._confidences)
 
     def select(self, rows: list[int]) -> None:
         """Go on with some of the rows."""
@@ -191,6 +212,17 @@ class DraftModelGenerator(CandidateGenerator):
         if self._do_sample:
             return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
         return greedy(scores)
+
+    def _pays(self, tokens: Tensor, scores: Tensor, lengths: Tensor, step: int) -> bool:
+        """Whether to go on behind the tokens just drafted. (rows, 1), (rows, vocab), (rows,)"""
+        if not self.length.watches:
+            return True
+        confidences = scores.softmax(dim=-1).gather(-1, tokens)[:, 0].tolist()
+        goes = (lengths > step + 1).tolist()
+        for row, confidence in zip(self._confidences, confidences, strict=True):
+            if len(row) == step:
+                row.append(confidence)
+        return self.length.goes_on([row for row, open_ in zip(self._confidences, goes, strict=True) if open_])
 
     def _until_end(self, tokens: Tensor) -> Tensor:
         """How many tokens of each row there are up to its first end-of-sequence token. (rows, steps) -> (rows,)"""
@@ -243,7 +275,9 @@ class StockDrafter:
         # only processed scores are handed out, so they stand for the raw logits too
         return Draft(tokens, torch.tensor([tokens.shape[1]], device=tokens.device), scores, scores)
 
-    def observe(self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int]) -> None:
+    def observe(
+        self, texts: Texts, scores: Tensor, accepted: list[int], drafted: list[int], seconds: tuple[float, float]
+    ) -> None:
         """Tell the generator how its candidates fared."""
         self._accepted = accepted[0]
         self.generator.update_candidate_strategy(texts[0], scores, accepted[0])

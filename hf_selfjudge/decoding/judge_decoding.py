@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
 from .cached_model import CachedModel
+from .draft_length import AdaptiveLength, FixedLength, HeuristicLength
 from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter
 from .loop import JudgeDecoderOnlyOutput, Outputs, Session
 from .rows import Row
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"})
 """What transformers hands over for a call with nothing but token ids."""
+
+
+_learned: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], AdaptiveLength]] = WeakKeyDictionary()
 
 
 class JudgeDecoding:
@@ -173,6 +178,7 @@ class JudgeDecoding:
                 do_sample=bool(config.do_sample),
                 eos_token_ids=_eos_token_ids(config),
                 cached=caches.of(self.draft, vocab_size),
+                length=self._length(caches),
             )
         if len(caches.padding) > 1:
             raise ValueError(
@@ -194,6 +200,19 @@ class JudgeDecoding:
             ),
             caches.settings,
         )
+
+    def _length(self, caches: RowCaches) -> FixedLength:
+        """How many tokens to draft. What an adaptive length has learned is kept for later calls of the same kind."""
+        settings, gamma = caches.settings, caches.settings.num_assistant_tokens
+        if settings.num_assistant_tokens_schedule == "constant" or self.draft is None:
+            return FixedLength(gamma)
+        if settings.num_assistant_tokens_schedule != "adaptive":
+            return HeuristicLength(gamma)
+        kept = _learned.setdefault(self.draft, {})
+        key = (self.mode, str(self.rule), gamma, len(caches.padding), caches.static)
+        if key not in kept:
+            kept[key] = AdaptiveLength(gamma, watches=self.draft.device.type != "cuda")
+        return kept[key]
 
     def _target(
         self, model: PreTrainedModel, caches: RowCaches, drafter: Drafter, model_kwargs: dict[str, Any]

@@ -97,7 +97,8 @@ class Session:
         texts.append(verdict.new_tokens(draft.tokens), kept_by_row)
         self.target.keep(kept_by_row, draft.tokens.shape[1])
         drafted = [outcome.drafted for outcome in outcomes]
-        self.drafter.observe(texts, scores, [row.accepted for row in active], drafted)
+        seconds = self.timer.lap("draft", "target")
+        self.drafter.observe(texts, scores, [row.accepted for row in active], drafted, seconds)
 
 
 class Outputs:

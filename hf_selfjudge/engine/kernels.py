@@ -60,7 +60,7 @@ def greedy(scores: Tensor) -> Tensor:
 
 
 def token_statistics(scores: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each token, and the most likely one. (rows, count, vocab), (rows, count) -> (rows, count) x 2"""
+    """log p of each token, and the most likely one. (rows, count, vocab), (rows, count) -> twice (rows, count)"""
     if gpu is not None and scores.is_cuda and scores.stride(-1) == 1:
         return gpu.token_statistics(scores, tokens)
     chosen = scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)

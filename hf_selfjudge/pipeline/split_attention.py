@@ -47,14 +47,14 @@ def split_attention(model: PreTrainedModel) -> Iterator[None]:
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Attention as transformers' layers call it. (batch, heads, tokens, head_dim) -> (batch, tokens, heads, head_dim)"""
+    """As transformers' layers call attention. (batch, heads, tokens, head_dim) -> (batch, tokens, heads, head_dim)"""
     step = query.shape[2] // (PARTS * ALIGNMENT) * ALIGNMENT
     if attention_mask is None or step == 0 or any(options.get(name) is not None for name in OWN):
         return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # kernels with masks want every query head's own keys
         key, value = (part[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for part in (key, value))
-    bounds = [step * part for part in range(PARTS)] + [query.shape[2]]
+    bounds = [(step * part, step * (part + 1) if part + 1 < PARTS else query.shape[2]) for part in range(PARTS)]
     found = [
         scaled_dot_product_attention(
             query[:, :, begin:end],
@@ -64,7 +64,7 @@ def _attend(
             dropout_p=options.get("dropout", 0.0),
             scale=options.get("scaling"),
         ).transpose(1, 2)
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
+        for begin, end in bounds
     ]
     return torch.cat(found, dim=1), None
 

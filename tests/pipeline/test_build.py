@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -342,23 +343,22 @@ def test_out_of_memory_says_what_to_do(settings, tmp_path, monkeypatch):
 EMBEDDED = (
     *("build", "--target", "playground", "--draft", "playground", "--prompts", "playground/multiple_choice:9"),
     *("--max-new-tokens", "48", "--shard-size", "3", "--lengths", "5", "--length", "5", "--acceptable", "0.5"),
-    *("--autojudge-prompts", "3", "--feature-sets", "paper", "--seeds", "1"),
+    *("--autojudge-prompts", "2", "--feature-sets", "paper", "--seeds", "1"),
 )
 MOMENTS = ("prompts/00000.jsonl", "respond/00001.jsonl", "mine/00000.note.json", "score/00001.safetensors",
            "autojudge/00001.note.json", "fit/00000.safetensors")  # fmt: skip
 SERVER = """
 import json, os, sys
-import transformers.models.auto.modeling_auto
-import hf_selfjudge.pipeline.build
 from hf_selfjudge import cli
 
-for line in sys.stdin:  # one process for each, without importing everything each time
+cli.main(json.loads(sys.stdin.readline()))  # the plain build; and everything is imported
+for line in sys.stdin:  # one process for each of the others
     child = os.fork()
     if child == 0:
         cli.main(json.loads(line))
         os._exit(0)
-    print(child, flush=True)
-    print(os.waitpid(child, 0)[1], flush=True)
+    print("child", child, flush=True)
+    print("status", os.waitpid(child, 0)[1], flush=True)
 """
 
 
@@ -371,21 +371,24 @@ def test_kill_9_and_run_again(tmp_path):
     out, plain = tmp_path / "judge", tmp_path / "plain"
     with start("-c", SERVER, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
 
-        def run(folder, moment=None) -> int:
-            print(json.dumps([*EMBEDDED, "--out", str(folder)]), file=server.stdin, flush=True)
-            child = int(server.stdout.readline())
-            while moment is not None and not (folder / "build" / moment).exists():
-                os.kill(child, 0)  # fails if it ended before
-                time.sleep(0.0005)
-            if moment is not None:
-                os.kill(child, signal.SIGKILL)
-            status = server.stdout.readline()
-            return int(status if status.strip().isdigit() else server.stdout.readline())
+        def said(word: str) -> int:
+            return next(int(line.split()[1]) for line in server.stdout if line.startswith(word))
 
+        def ask(folder: Path) -> None:
+            print(json.dumps([*EMBEDDED, "--out", str(folder)]), file=server.stdin, flush=True)
+
+        ask(plain)
         for moment in MOMENTS:
-            assert run(out, moment) == signal.SIGKILL
+            ask(out)
+            child = said("child")
+            while not (out / "build" / moment).exists():
+                os.kill(child, 0)  # fails if it ended before
+                time.sleep(0.002)
+            os.kill(child, signal.SIGKILL)
+            assert said("status") == signal.SIGKILL
         assert not (out / "config.json").exists()
-        assert run(out) == run(plain) == 0
+        ask(out)
+        assert said("status") == 0
         server.stdin.close()
     assert results(out) == results(plain)
     assert manifest(out)["stages"]["autojudge"]["rows"] > 0

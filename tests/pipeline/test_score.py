@@ -7,11 +7,12 @@ import pytest
 import reference
 import torch
 from tiny import HIDDEN_SIZE, VOCAB_SIZE, build_draft, build_model, prompts
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GraniteConfig
 
-from hf_selfjudge.config import FEATURES, VECTOR_FEATURES
+from hf_selfjudge.config import DRAFT_FEATURES, FEATURES, VECTOR_FEATURES
 from hf_selfjudge.features import AHEAD, Block, judge_features
-from hf_selfjudge.pipeline import grouping
+from hf_selfjudge.pipeline import grouping, packing
 from hf_selfjudge.pipeline import score as stage
 from hf_selfjudge.pipeline.mine import mine
 from hf_selfjudge.pipeline.records import Mismatches, Response
@@ -161,6 +162,57 @@ def test_the_forwards_keep_to_the_budget(monkeypatch):
         score(model_of("llama"), responses(), mismatches(3, 0), settings)
         assert max(sizes) <= budget
         sizes.clear()
+
+
+def test_a_group_asks_the_device_for_nothing(monkeypatch):
+    """A number, a boolean index or a list as index would make the host wait for a GPU, in every group."""
+    calls = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            calls.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    real, sent = stage._score_group, []
+
+    def watched(*args):
+        with Watch():
+            return real(*args)
+
+    def counted(tensor, device):
+        sent.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(stage, "_score_group", watched)
+    monkeypatch.setattr(stage, "send", counted)
+    monkeypatch.setattr(packing, "send", counted)
+    own = tuple(name for name in FEATURES if name not in DRAFT_FEATURES)
+    score(model_of("llama"), responses(), mismatches(1, 4), ScoreSettings(features=own, originals=True))
+    assert "mm" in calls  # it does see what is computed
+    assert not {"_local_scalar_dense", "nonzero", "masked_select"}.intersection(calls)
+    assert calls.count("lift_fresh") == len(sent)  # every tensor made on the host goes through `send`
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_group_never_waits_for_the_gpu(monkeypatch):
+    model, own = build_model("llama").float().cuda(), tuple(name for name in FEATURES if name not in DRAFT_FEATURES)
+    settings = ScoreSettings(lengths=LENGTHS, features=own, max_tokens=200, originals=True)
+    expected = score(model_of("llama"), responses(), mismatches(1, 4), settings)
+    score(model, responses(), mismatches(1, 4), settings)  # whatever happens only once
+    real = stage._score_group
+
+    def strict(*args):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return real(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(stage, "_score_group", strict)
+    found = score(model, responses(), mismatches(1, 4), settings)
+    for name in ("prefix", "likelihood", "confidence"):
+        torch.testing.assert_close(found.columns[name], expected.columns[name], atol=1e-3, rtol=0)
 
 
 class Recorder(Rule):
