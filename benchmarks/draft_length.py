@@ -1,8 +1,8 @@
 """Adaptive draft length against every fixed gamma, on the embedded pair's tasks, one sequence at a time.
 
 Every item is decoded with all settings, in an order that changes from item to item, so that a slow moment of the
-machine hits all alike; speed is tokens over wall time, given relative to the best fixed gamma of each task. The last line
-of output is one JSON document.
+machine hits all alike; speed is tokens over wall time, given relative to the best fixed gamma of each task. The last
+line of output is one JSON document.
 """
 
 from __future__ import annotations

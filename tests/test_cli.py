@@ -110,10 +110,18 @@ def test_bad_options_are_refused(given, capsys):
 def test_settings_survive_the_manifest():
     settings = BuildSettings().updated({"tau": -1.5, "prompts": ("a", "b"), "lengths": (0, 20), "target": "big"})
     assert BuildSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
-    with pytest.raises(ValueError, match=r"length is 7, expected one of the lengths \(0, 5, 10, 20\)"):
-        settings.updated({"length": 7, "lengths": (0, 5, 10, 20)})
+
+
+def test_settings_of_one_stage_must_fit_those_of_the_others():
+    settings = BuildSettings().updated({"length": 7, "rows": "with-originals", "default_threshold": "risk-3%"})
+    settings.check(["respond", "mine", "score"])
+    with pytest.raises(ValueError, match=r"length is 7, expected one of the lengths scored \(0, 5, 10, 20\)"):
+        settings.check(["label"])
     with pytest.raises(ValueError, match="originals is False, expected True, because rows is with-originals"):
-        settings.updated({"rows": "with-originals"})
+        settings.check(["fit"])
+    with pytest.raises(ValueError, match=r"default_threshold is 'risk-3%', expected one of f1, .*, risk-10%"):
+        settings.check(["calibrate"])
+    settings.updated({"risks": (0.03,)}).check(["calibrate"])
 
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:

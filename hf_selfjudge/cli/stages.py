@@ -162,4 +162,8 @@ def run(stages: tuple[str, ...], out: Path, overwrite: str | None = None, **give
     settings = BuildSettings.from_dict(kept).updated(given)
     found = build(settings, out, stages, overwrite)
     if int(os.environ.get("RANK", "0")) == 0:
+        if "calibrate" in stages:
+            thresholds = ", ".join(f"{name} {theta:.3g}" for name, theta in found["thresholds"].items())
+            judge = f"{found['feature_set']} ({found['model']}), AUC {found['calibration_auc']:.3f} on held-out prompts"
+            logging.getLogger(__name__).info("the judge is in %s: %s; thresholds %s", out, judge, thresholds)
         sys.stdout.write(json.dumps(found) + "\n")

@@ -60,6 +60,7 @@ def build(
     unknown = sorted({*stages, *([overwrite] if overwrite else [])} - set(STAGES))
     if unknown:
         raise ValueError(f"There is no stage {', '.join(unknown)}; the stages are {', '.join(STAGES)}.")
+    settings.check(stages)
     with processes(settings.models.tp_plan is not None, settings.models.device) as group:
         if group.lockstep and group.world == 1:
             raise ValueError(
@@ -121,7 +122,10 @@ class _Build:
         for shards in self.work.shards.values():
             shards.clean()
         self.manifest.record("settings", value=self.settings.to_dict())
-        self.manifest.record("packages", value=package_versions())
+        changed = differences(self.manifest.data.get("packages", {}), versions := package_versions())
+        if changed and any(shards.notes() for shards in self.work.shards.values()):
+            logger.warning("what is finished was made with other versions: %s", ", ".join(changed))
+        self.manifest.record("packages", value=versions)
 
     def _refuse_other_settings(self, stages: list[str]) -> None:
         """Results made with other settings than those asked for are neither mixed nor lost: refuse."""

@@ -5,7 +5,7 @@ Knows nothing of torch, so that `selfjudge build --help` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -48,15 +48,18 @@ class BuildSettings:
     fit: FitSettings = field(default_factory=FitSettings)
     calibrate: CalibrateSettings = field(default_factory=CalibrateSettings)
 
-    def __post_init__(self) -> None:
-        """Refuse settings of one stage that another one cannot serve, before any work starts."""
-        lengths = ", ".join(map(str, self.score.lengths))
-        expect(self.label.length in self.score.lengths, "length", self.label.length, f"one of the lengths ({lengths})")
-        if self.label.rows == "with-originals":
+    def check(self, stages: Sequence[str]) -> None:
+        """Refuse settings of these stages that other stages cannot serve, before any work starts."""
+        if "label" in stages:
+            lengths = ", ".join(map(str, self.score.lengths))
+            found = self.label.length
+            expect(found in self.score.lengths, "length", found, f"one of the lengths scored ({lengths})")
+        if "fit" in stages and self.label.rows == "with-originals":
             expect(self.score.originals, "originals", False, "True, because rows is with-originals")
-        names = ("f1", "recall", "youden", *(f"risk-{100 * risk:g}%" for risk in self.calibrate.risks))
-        default = self.calibrate.default_threshold
-        expect(default in names, "default_threshold", default, f"one of {', '.join(names)}")
+        if "calibrate" in stages:
+            names = ("f1", "recall", "youden", *(f"risk-{100 * risk:g}%" for risk in self.calibrate.risks))
+            default = self.calibrate.default_threshold
+            expect(default in names, "default_threshold", default, f"one of {', '.join(names)}")
 
     @classmethod
     def from_dict(cls, recorded: Mapping[str, Mapping[str, Any]]) -> Self:

@@ -77,7 +77,8 @@ def _mine_batch(
     tokens, log_q = _alternatives(logits[found.to(logits.device)], answers[found], settings.alternatives)
     del logits
     each = found.repeat_interleave(settings.alternatives)  # one row per alternative
-    rows, positions = np.repeat(np.arange(len(counts)), counts)[each], np.concatenate(places)[each]
+    at = each.numpy()
+    rows, positions = np.repeat(np.arange(len(counts)), counts)[at], np.concatenate(places)[at]
     starts, trunks = prompts[rows] + positions, np.array([len(text) for text in texts])
     continuations = torch.full((len(each), settings.look_ahead), -1)
     if settings.look_ahead and len(each):

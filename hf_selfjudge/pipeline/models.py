@@ -203,17 +203,20 @@ class Pair:
     def _tokenizer(self, role: str) -> Any:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.settings.location(role), **self._source(role))
+        return self._read(AutoTokenizer, role)
 
     def _config(self, role: str) -> Any:
         from transformers import AutoConfig
 
+        return self._read(AutoConfig, role)
+
+    def _read(self, kind: Any, role: str) -> Any:
+        """Something small of a model; an error names the model."""
         try:
-            return AutoConfig.from_pretrained(self.settings.location(role), **self._source(role))
+            return kind.from_pretrained(self.settings.location(role), **self._source(role))
         except (OSError, ValueError) as error:
-            raise type(error)(
-                f"The {role} {self.settings.location(role)} cannot be read: {' '.join(str(error).split())}"
-            ) from None
+            message = f"The {role} {self.settings.location(role)} cannot be read: {' '.join(str(error).split())}"
+            raise type(error)(message) from None
 
     def _text_config(self, role: str) -> Any:
         return self._config(role).get_text_config()

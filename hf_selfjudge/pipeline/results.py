@@ -73,12 +73,12 @@ def _metrics(work: Workplace) -> dict[str, Any]:
     return {
         "model": winner["model"],
         "feature_set": winner["feature_set"],
-        "validation_auc": winner["mean"],
-        "calibration_auc": calibration.auc,
-        "calibration_auc_interval": calibration.auc_interval,
+        "validation_auc": round(winner["mean"], 4),
+        "calibration_auc": round(calibration.auc, 4),
+        "calibration_auc_interval": [round(end, 4) for end in calibration.auc_interval or []],
         "calibration_rows": calibration.rows,
         "calibration_prompts": calibration.prompts,
-        "ece": calibration.ece,
+        "ece": round(calibration.ece, 4),
     }
 
 
@@ -119,7 +119,7 @@ def summary(manifest: Manifest, out: Path) -> dict[str, Any]:
         found |= {"tau": info["label"]["tau"], "acceptable": info["label"]["statistics"]["all"]["acceptable"]}
     if "fit" in info:
         winner = info["fit"]["winner"]
-        found["judge"] = {name: winner[name] for name in ("feature_set", "model", "mean", "sd", "calibration_auc")}
+        found |= {"feature_set": winner["feature_set"], "model": winner["model"], "validation_auc": winner["mean"]}
     if "calibrate" in info:
-        found["thresholds"] = info["calibrate"]["thresholds"]
+        found |= {"calibration_auc": info["calibrate"]["auc"], "thresholds": info["calibrate"]["thresholds"]}
     return found

@@ -23,8 +23,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STEPS = 300
+STEPS = 200
 """Thetas that are tested, from few accepted tokens to all."""
+
+PLACES = (0.6, 0.3, 0.15)
+"""Where testing begins: the first theta whose bound, if nothing accepted were wrong, is this part of the risk."""
 
 FIRST_SHARE = 0.005
 """Share of rows that the strictest tested theta accepts."""
@@ -59,11 +62,13 @@ def control_risk(
 ) -> tuple[float, float]:
     """The most permissive theta whose risk is at most `risk` with confidence 1 - delta, and its bound.
 
-    Learn-then-test with a fixed sequence: thetas are tested from strict to permissive, each at level delta, up to the
-    first that fails; the one before is taken, so the probability of ever taking a theta with a greater risk is at most
-    delta. Where the sequence starts must not depend on labels: it is the strictest theta whose bound would be half of
-    `risk` if no accepted token were wrong, which leaves the first test some errors to survive. Where no theta passes,
-    theta is 1 (nothing is accepted), and the bound is the best that these prompts could give.
+    Learn-then-test: thetas are tested from strict to permissive, each only if the one before has passed, and the last
+    that passes is taken, so the probability of taking a theta with a greater risk is at most delta. A strict theta
+    accepts few tokens, with which little can be shown, and a permissive first one may already fail, so delta is shared
+    between three places to begin at; a run that reaches the next place takes that share along (the fallback procedure).
+    The places must not depend on labels: they are where the bound would be a certain part of `risk` if no accepted
+    token were wrong. Where no theta passes, theta is 1 (nothing is accepted), and the bound is the best that these
+    prompts could give.
 
     Args:
         probability: P(acceptable) of each row. (rows,)
@@ -76,29 +81,39 @@ def control_risk(
     tested = _sequence(probability, thetas)
     accepted, wrong = _counts(probability, labels, prompt_ids, tested)
     at_best = risk_bound(accepted, torch.zeros_like(accepted), delta)  # (steps,)
-    bounds = risk_bound(accepted, wrong, delta)
-    starts = [int(found[0]) for share in (0.5, 1.0) if len(found := (at_best <= share * risk).nonzero())]
-    theta, reached = 1.0, float(at_best.min())
-    for step in range(starts[0], len(tested)) if starts else ():
-        if bounds[step] > risk:
-            break
-        theta, reached = float(tested[step]), float(bounds[step])
+    starts = _starts(at_best, risk)
+    bounds = [risk_bound(accepted, wrong, delta * shares / len(PLACES)) for shares in range(1, len(PLACES) + 1)]
+    theta, reached, shares = 1.0, float(at_best.min()), 0
+    for step in range(len(tested)):
+        shares += starts.count(step)
+        if shares and float(bounds[shares - 1][step]) <= risk:
+            theta, reached = float(tested[step]), float(bounds[shares - 1][step])
+        else:
+            shares = 0  # this run has ended; a later place may begin another with its own share
     return theta, reached
+
+
+def _starts(at_best: Tensor, risk: float) -> list[int]:
+    """The steps where a share of delta comes in; shares of places that do not exist go to the last that does."""
+    for places in (PLACES, (1.0,)):
+        found = [int(steps[0]) for part in places if len(steps := (at_best <= part * risk).nonzero())]
+        if found:
+            return sorted(found) + [max(found)] * (len(PLACES) - len(found))
+    return []
 
 
 def _sequence(probability: Tensor, thetas: Tensor) -> Tensor:
     """Thetas from strict to permissive, at geometric steps of the share of accepted rows. (steps,)"""
     shares = torch.logspace(torch.tensor(FIRST_SHARE).log10(), 0, STEPS, dtype=torch.float64)
     above = 1 - torch.searchsorted(probability.sort().values, thetas, right=True) / len(probability)  # descending
-    at = (above[None] >= shares[:, None]).sum(1).clamp(min=1) - 1  # the strictest theta that accepts this share
-    return thetas[at].unique().flip(0)
+    at = len(thetas) - 1 - torch.searchsorted(above.double().flip(0), shares)  # the strictest that accepts this share
+    return thetas[at.clamp(min=0)].unique().flip(0)
 
 
 def _counts(probability: Tensor, labels: Tensor, prompt_ids: Tensor, thetas: Tensor) -> tuple[Tensor, Tensor]:
     """Accepted and wrongly accepted tokens of each prompt at each theta (descending). Both (thetas, prompts)"""
     prompts, owner = prompt_ids.unique(return_inverse=True)
-    # the first theta of the sequence that accepts a row, or len(thetas)
-    step = (probability[None] <= thetas[:, None]).sum(0)
+    step = len(thetas) - torch.searchsorted(thetas.flip(0), probability)  # the first theta that accepts a row, if any
     accepted, wrong = torch.zeros(2, len(thetas) + 1, len(prompts), dtype=torch.float64)
     places = (step, owner)
     accepted.index_put_(places, torch.ones(len(owner), dtype=torch.float64), accumulate=True)

@@ -80,6 +80,12 @@ def _mine(work: Workplace, index: int) -> Piece:
     responses = work.responses(index)
     if not responses:
         return Piece(table_bytes(None), 0)
+    longest, context = max(len(response.prompt) + len(response.answer) for response in responses), work.pair.context
+    if context is not None and longest > context:
+        raise ValueError(
+            f"A prompt and its response have {longest} tokens, and the draft reads {context}. Name the draft already "
+            "when the prompts are chosen (selfjudge respond --draft), or lower --max-prompt-tokens."
+        )
     found = mine(work.pair.draft, responses, work.settings.mine, work.pair.end_tokens, work.pair.vocab_size)
     return Piece(table_bytes(found), len(found))
 

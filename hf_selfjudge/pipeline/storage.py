@@ -137,7 +137,7 @@ def digest_json(value: Any) -> str:
 
 def to_json(value: Any) -> bytes:
     """A JSON file."""
-    return (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def without_nan(value: Any) -> Any:

@@ -16,9 +16,11 @@ import pytest
 import torch
 from building import manifest, results, save_pair, tiny_settings, with_models, write_prompts
 from tiny import build_tokenizer
+from transformers import AutoModelForCausalLM
 
-from hf_selfjudge import SelfJudgeVerifier, files
+from hf_selfjudge import SelfJudgeVerifier, cli, files
 from hf_selfjudge.pipeline.build import STAGES, build
+from hf_selfjudge.pipeline.build_settings import GROUPS
 from hf_selfjudge.pipeline.models import Pair
 from hf_selfjudge.pipeline.records import Mismatches, Substitutions
 from hf_selfjudge.pipeline.storage import Piece, Shards, read_responses, read_table, response_lines
@@ -244,10 +246,29 @@ def test_settings_of_stages_without_results_may_change(settings, tmp_path):
     assert manifest(out)["settings"] == changed.to_dict()
 
 
-def test_each_stage_alone_gives_the_same(settings, plain, tmp_path):
-    for stages in (["prompts", "respond"], ["mine"], ["score"], ["autojudge", "label"], ["fit"], ["calibrate"]):
-        build(settings, tmp_path / "judge", stages)
-    assert results(tmp_path / "judge") == results(plain)
+def options(settings, *groups: str) -> list[str]:
+    """A command line that gives these settings."""
+    return [
+        f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for group in groups
+        for name, value in settings.to_dict()[group].items()
+        if value is not None and not isinstance(value, bool)
+    ]
+
+
+def test_each_stage_alone_gives_the_same(settings, plain, tmp_path, capsys):
+    out = tmp_path / "judge"
+    for command, groups in (
+        ("respond", ("models", "prompts", "respond")),
+        ("mine", ("mine",)),
+        ("score", ("score",)),
+        ("label", ("label",)),
+        ("fit", ("fit",)),
+        ("calibrate", ()),
+    ):
+        cli.main([command, "--out", str(out), *options(settings, *groups)])
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["out"] == str(out)
+    assert results(out) == results(plain)
 
 
 def test_a_stage_needs_those_before_it(settings, tmp_path):
@@ -301,6 +322,42 @@ def test_prompts_beyond_the_context_are_skipped_and_counted(pair, tmp_path):
     entry = manifest(out)["stages"]["prompts"]
     assert entry["rows"] == 8
     assert entry["info"]["skipped"] == {"my.jsonl: longer than 240 tokens": 1}
+
+
+def test_a_larger_padded_vocabulary_is_none_of_another(settings, prompts, tmp_path):
+    pair = save_pair(tmp_path / "pair", noise=0.3)
+    draft = AutoModelForCausalLM.from_pretrained(pair / "draft")
+    draft.resize_token_embeddings(120, mean_resizing=False)
+    draft.lm_head.weight.data[101:] *= 100  # padding that would win every position
+    draft.save_pretrained(pair / "draft")
+    out = tmp_path / "judge"
+    build(tiny_settings(pair, prompts), out, ["prompts", "respond", "mine", "score"])
+    rows = read_table(Substitutions, sorted((out / "build" / "score").glob("*.safetensors")))
+    assert int(rows.draft_tokens.max()) < 101
+    assert bool(rows.features["kl_pq"].isfinite().all())
+
+
+def test_a_draft_that_reads_less_than_the_target_is_told(pair, prompts, settings, tmp_path):
+    short = shutil.copytree(pair / "draft", tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 20}))
+    build(with_models(settings, draft=None), tmp_path / "judge", ["prompts", "respond"])
+    with pytest.raises(ValueError, match=r"have \d+ tokens, and the draft reads 20"):
+        build(with_models(settings, draft=str(short)), tmp_path / "judge", ["mine"])
+
+
+def test_more_autojudge_prompts_cost_only_the_shards_they_are_in(settings, tmp_path, caplog, monkeypatch):
+    chosen = {0}
+    monkeypatch.setattr("hf_selfjudge.pipeline.autojudge.autojudge_prompts", lambda prompts, settings: sorted(chosen))
+    out = tmp_path / "judge"
+    stages = ["prompts", "respond", "mine", "autojudge"]
+    build(settings, out, stages)
+    shards = [[r.prompt_id for r in read_responses(path)] for path in sorted((out / "build/respond").glob("*.jsonl"))]
+    home = next(index for index, ids in enumerate(shards) if 0 in ids)
+    chosen.add(shards[1 - home][0])
+    build(settings, out, stages)
+    assert f"autojudge: shard 0000{1 - home} is made again: made from other inputs" in caplog.text
+    assert f"autojudge: shard 0000{home}" not in caplog.text
 
 
 def test_another_vocabulary_is_refused_before_any_work(settings, tmp_path, no_models):
@@ -396,15 +453,9 @@ def test_kill_9_and_run_again(tmp_path):
 
 def test_two_processes_give_the_bytes_of_one(settings, plain, tmp_path):
     out = tmp_path / "judge"
-    given = [
-        f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for group, values in settings.to_dict().items()
-        for name, value in values.items()
-        if value is not None and not isinstance(value, bool)
-    ]
     launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "hf_selfjudge"]
-    running = start(*launcher, "build", "--out", str(out), *given, stderr=subprocess.PIPE)
+    running = start(*launcher, "build", "--out", str(out), *options(settings, *GROUPS), stderr=subprocess.PIPE)
     shown, errors = running.communicate(timeout=300)
     assert running.returncode == 0, errors
     assert json.loads(shown.splitlines()[-1])["rows"]["respond"] == 8
