@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..bench.command import add_bench
+from ..evaluation.command import add_compare
 from .stages import Parser, add_commands
 
 
@@ -18,6 +20,8 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_demo(commands)
     add_commands(commands)
+    add_compare(commands)
+    add_bench(commands)
     arguments = vars(parser.parse_args(argv))
     run = arguments.pop("run")
     arguments.pop("command")

@@ -33,8 +33,8 @@ class StaticModel:
         self.hidden: Tensor | None = None  # (rows, keep, hidden_size): the lm_head's input in the last read
         self._padding = list(padding)
         self._forward = borrow(model, len(padding), max_length)
-        self._slots = len(padding)  # rows of the cache in use
-        self._slot = list(range(self._slots))  # of each text
+        self._slots = self._forward.slots(len(padding))  # rows of the cache in use
+        self._slot = list(range(len(padding)))  # of each text
         self._positions = torch.zeros((self._slots, 1), dtype=torch.long, device=model.device)
         own = model.get_input_embeddings().weight.shape[0]
         self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
@@ -73,9 +73,10 @@ class StaticModel:
         self.lengths = [self.lengths[row] for row in rows]
         self._padding = [self._padding[row] for row in rows]
         self._slot = [self._slot[row] for row in rows]
-        if len(rows) <= self._slots // 2:
+        slots = self._forward.slots(len(rows))
+        if slots < self._slots:
             self._forward.cache.move(self._slot)
-            self._slots, self._slot = len(rows), list(range(len(rows)))
+            self._slots, self._slot = slots, list(range(len(rows)))
 
     def finish(self) -> None:
         """The call is over: cache and graphs wait for the next one."""

@@ -21,6 +21,8 @@ PREFILL = 512
 """Prompts are read in pieces of this many tokens, which bounds the memory of their masks."""
 GRANULE = 256
 """Capacities are multiples of this, so that calls of similar length share a cache and its graphs."""
+SLACK = 4
+"""A cache up to this much larger than a call needs is used for it."""
 GRAPH_TOKENS = 2048
 """Most tokens in one graph: larger forwards are bound by the GPU, not by launches."""
 
@@ -79,8 +81,15 @@ class Forward:
     def fits(self, model: PreTrainedModel, rows: int, capacity: int) -> bool:
         """Whether a call with these needs can use this; not if the model's weights were replaced or moved."""
         least = rounded(capacity)
-        room = self.cache.rows == rows and least <= self.cache.capacity <= 4 * least
+        room = rows <= self.cache.rows <= SLACK * rows and least <= self.cache.capacity <= SLACK * least
         return room and self._weights == weight_addresses(model)
+
+    def slots(self, rows: int) -> int:
+        """Rows of the cache to use for this many texts: all, a half, a quarter, ..., so that graphs have few shapes."""
+        slots = self.cache.rows
+        while slots // 2 >= rows:
+            slots //= 2
+        return slots
 
 
 class Captured:

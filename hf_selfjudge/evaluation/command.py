@@ -23,7 +23,7 @@ example:
 """
 
 
-def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_compare(commands: Any) -> None:
     """Add `compare` to the `selfjudge` command."""
     parser = commands.add_parser(
         "compare",
@@ -85,7 +85,7 @@ def run_compare(out: Path, redraw: bool = False, **options: Any) -> None:
 def _compare(out: Path, **options: Any) -> dict[str, Any]:
     from transformers.utils import logging
 
-    from .bench import BenchSettings
+    from .workers import BenchSettings
     from .compare import compare
     from .plan import CompareSettings
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from .bench import Inline, Job, Pool, open_bench
+from .workers import Inline, Job, Pool, open_bench
 from .decode import Outcome
 from .grammar import Point
 from .judges import sweep_thetas

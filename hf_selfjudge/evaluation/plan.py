@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .bench import BenchSettings, Job
+from .workers import BenchSettings, Job
 from .grammar import Point, Spec, parse_rules
 from .judges import Judges
 from .matched import CRITERIA

@@ -11,8 +11,10 @@ BLUE, ORANGE, GREEN, RED, SKY, PINK = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 GREY = "#8c8c8c"
 MARKS = {"f1": ("o", ORANGE), "recall": ("s", GREEN), "youden": ("D", PINK)}
 RISK_MARKS = ("^", "v", "<", ">", "P", "X")
-LIGHT = {"page": "#ffffff", "ink": "#222222"}
-DARK = {"page": "#1b1d21", "ink": "#e4e4e4"}
+LIGHT = {"page": "#ffffff", "ink": "#222222", "curve": BLUE}
+DARK = {"page": "#1b1d21", "ink": "#e4e4e4", "curve": SKY}
+Colours = dict[str, str]
+Draw = Callable[[Any, dict[str, Any], Colours], None]
 SIZE = (5.4, 3.9)
 
 
@@ -43,27 +45,28 @@ def draw_figures(report: dict[str, Any], dark: bool = False) -> dict[str, bytes]
         ),
     }
     with matplotlib.rc_context(style):
-        return {name: _png(draw, report, colours["ink"]) for name, draw in FIGURES.items()}
+        return {name: _png(draw, report, colours) for name, draw in FIGURES.items()}
 
 
-def _png(draw: Callable[[Any, dict[str, Any], str], None], report: dict[str, Any], ink: str) -> bytes:
+def _png(draw: Draw, report: dict[str, Any], colours: Colours) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE, layout="constrained", dpi=160)
+    lines = len(report["fit"]["table"]) if draw is _features else 0
+    figure = Figure(figsize=(SIZE[0], max(SIZE[1], 1.0 + 0.36 * lines)), layout="constrained", dpi=160)
     FigureCanvasAgg(figure)
-    draw(figure.subplots(), report, ink)
+    draw(figure.subplots(), report, colours)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
-def _roc(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _roc(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     found = report["calibration"]
     curve = found["roc"]
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
-    axes.plot(curve["unacceptable_accepted"], curve["acceptable_accepted"], color=BLUE, linewidth=2)
-    _mark(axes, found, lambda point: (1 - point["unacceptable_rejected"], point["acceptable_accepted"]), ink)
+    axes.plot(curve["unacceptable_accepted"], curve["acceptable_accepted"], color=colours["curve"], linewidth=2)
+    _mark(axes, found, lambda point: (1 - point["unacceptable_rejected"], point["acceptable_accepted"]), colours["ink"])
     axes.set(
         title=f"ROC curve, AUC {found['auc']:.3f}",
         xlabel="unacceptable tokens accepted (share)",
@@ -74,15 +77,16 @@ def _roc(axes: Any, report: dict[str, Any], ink: str) -> None:
     axes.legend(loc="lower right")
 
 
-def _precision_recall(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _precision_recall(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     found = report["calibration"]
     curve = found["precision_recall"]
     axes.axhline(found["acceptable"], color=GREY, linewidth=1, linestyle=":")
+    place = (0.7, found["acceptable"])
     axes.annotate(
-        "accepting everything", (0.01, found["acceptable"]), (0, 3), textcoords="offset points", fontsize=8, color=GREY
+        "accepting everything", place, (0, 3), textcoords="offset points", ha="center", fontsize=8, color=GREY
     )
-    axes.plot(curve["recall"], curve["precision"], color=BLUE, linewidth=2)
-    _mark(axes, found, lambda point: (point["acceptable_accepted"], point["precision"]), ink)
+    axes.plot(curve["recall"], curve["precision"], color=colours["curve"], linewidth=2)
+    _mark(axes, found, lambda point: (point["acceptable_accepted"], point["precision"]), colours["ink"])
     axes.set(
         title="Precision and recall of accepting",
         xlabel="acceptable tokens accepted (recall)",
@@ -106,14 +110,16 @@ def _mark(axes: Any, found: dict[str, Any], place: Callable[[dict[str, Any]], tu
         axes.plot(x, y, marker, color=colour, markersize=8, markeredgecolor=ink, markeredgewidth=0.7, label=label)
 
 
-def _scores(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _scores(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     found = report["scores"]
     edges = found["edges"]
-    for name, colour in (("unacceptable", RED), ("acceptable", BLUE)):
+    for name, colour in (("unacceptable", RED), ("acceptable", colours["curve"])):
         axes.stairs(found[name], edges, fill=True, color=colour, alpha=0.45)
         axes.stairs(found[name], edges, color=colour, linewidth=1.3, label=f"{name} ({sum(found[name]):,})")
     if found["tau"] is not None:
-        axes.axvline(found["tau"], color=ink, linewidth=1.2, linestyle="--", label=f"\u03c4 = {found['tau']:.2f}")
+        axes.axvline(
+            found["tau"], color=colours["ink"], linewidth=1.2, linestyle="--", label=f"\u03c4 = {found['tau']:.2f}"
+        )
     axes.set(
         title="Scores of the training substitutions",
         xlabel="semantic preservation score s (nats)",
@@ -122,7 +128,7 @@ def _scores(axes: Any, report: dict[str, Any], ink: str) -> None:
     axes.legend(loc="upper left")
 
 
-def _features(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _features(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     """Validation AUC of each candidate: the bar is the mean over divisions, the points are the divisions."""
     fit = report["fit"]
     table = sorted(fit["table"], key=lambda entry: entry["mean"])
@@ -132,22 +138,21 @@ def _features(axes: Any, report: dict[str, Any], ink: str) -> None:
         chosen = entry == fit["winner"]
         axes.barh(place, entry["mean"], 0.62, color=ORANGE if chosen else SKY, alpha=1.0 if chosen else 0.75)
         known = [value for value in entry["auc"] if value is not None]
-        axes.plot(known, [place] * len(known), "|", color=ink, markersize=9, markeredgewidth=1.2)
+        axes.plot(known, [place] * len(known), "|", color=colours["ink"], markersize=9, markeredgewidth=1.2)
         best = max([entry["mean"], *known])
         axes.annotate(
             f"{entry['mean']:.3f}", (best, place), (4, 0), textcoords="offset points", va="center", fontsize=8.5
         )
         names.append(entry["feature_set"].replace("+", " + ") + (f", {entry['model']}" if several else ""))
-    lowest = min(value for entry in table for value in [entry["mean"], *entry["auc"]] if value is not None)
-    highest = max(value for entry in table for value in [entry["mean"], *entry["auc"]] if value is not None)
-    start = max(0.0, min(0.5, lowest - 0.02) if lowest < 0.6 else lowest - 0.35 * (highest - lowest) - 0.02)
-    axes.set(xlim=(start, min(1.0, highest) + 0.16 * (highest - start)), yticks=range(len(table)))
+    values = [value for entry in table for value in [entry["mean"], *entry["auc"]] if value is not None]
+    start = min(0.5, min(values) - 0.02)  # bars begin at chance
+    axes.set(xlim=(start, max(values) + 0.14 * (max(values) - start)), yticks=range(len(table)))
     axes.set_yticklabels([_wrapped(name) for name in names], fontsize=8.5)
     axes.set(title="What the judge reads", xlabel="validation ROC-AUC on mismatches")
     axes.grid(visible=False, axis="y")
 
 
-def _lengths(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _lengths(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     """AUC per N, one line per way to score; lengths are evenly spaced because they are few and uneven."""
     found = report["fit"]["variants"]
     lengths = sorted({entry["length"] for entry in found})
@@ -179,7 +184,7 @@ def _lengths(axes: Any, report: dict[str, Any], ink: str) -> None:
     axes.margins(x=0.08, y=0.12)
 
 
-def _reliability(axes: Any, report: dict[str, Any], ink: str) -> None:
+def _reliability(axes: Any, report: dict[str, Any], colours: Colours) -> None:
     found = report["calibration"]
     bins = found["reliability"]
     rows = sum(entry["rows"] for entry in bins)
@@ -190,9 +195,13 @@ def _reliability(axes: Any, report: dict[str, Any], ink: str) -> None:
         )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     axes.plot(
-        [entry["predicted"] for entry in bins], [entry["observed"] for entry in bins], "-o", color=BLUE, markersize=5
+        [entry["predicted"] for entry in bins],
+        [entry["observed"] for entry in bins],
+        "-o",
+        color=colours["curve"],
+        markersize=5,
     )
-    axes.annotate("bars: share of tokens", (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=8, color=GREY)
+    axes.annotate("bars: share of tokens", (0.02, 0.95), xycoords="axes fraction", fontsize=8, color=GREY)
     axes.set(
         title=f"Reliability, ECE {found['ece']:.3f}",
         xlabel="predicted P(acceptable)",
@@ -212,7 +221,7 @@ def _wrapped(name: str, width: int = 22) -> str:
     return "\n".join(lines)
 
 
-FIGURES: dict[str, Callable[[Any, dict[str, Any], str], None]] = {
+FIGURES: dict[str, Draw] = {
     "roc": _roc,
     "precision_recall": _precision_recall,
     "scores": _scores,

@@ -157,8 +157,8 @@ def _labelled(report: dict[str, Any]) -> str:
     labels = report["labels"]
     tau = "" if labels.get("tau") is None else f" tau is {labels['tau']:.3f} ({labels.get('tau_from', 'given')})."
     return (
-        f"A substitution puts the draft's token in the place of the target's.{tau} AUC, accepted and wrong are those of "
-        f"the judge on the calibration prompts of each source, at threshold {report['judge']['threshold']}."
+        f"A substitution puts the draft's token in the place of the target's.{tau} AUC, accepted and wrong are the "
+        f"judge's on the calibration prompts of each source, at threshold {report['judge']['threshold']}."
     )
 
 

@@ -64,6 +64,20 @@ def test_a_prompt_of_one_token(pair):
     assert torch.equal(decode(pair, [prompt], "exact", 3, "static").sequences, pair.plain(prompt, LENGTH))
 
 
+def test_slots_are_halved_as_rows_finish(loose_pairs):
+    forward = engine.Forward(loose_pairs["llama"].target, 12, 32)
+    assert [forward.slots(rows) for rows in (12, 7, 6, 4, 3, 2, 1)] == [12, 12, 6, 6, 3, 3, 1]
+
+
+def test_a_larger_cache_serves_a_smaller_batch(loose_pairs):
+    pair, texts, judge = loose_pairs["llama"], prompts(5, seed=24), build_judge(threshold=0.5)
+    decode(pair, texts, judge, 4, "static")
+    (kept,) = engine._idle[pair.target]
+    found = decode(pair, texts[1:4], judge, 4, "static")
+    assert engine._idle[pair.target] == [kept]
+    assert torch.equal(found.sequences, decode(pair, texts[1:4], judge, 4, "dynamic").sequences)
+
+
 def test_long_prompts_are_read_in_pieces(pair, monkeypatch):
     monkeypatch.setattr(engine, "PREFILL", 7)
     prompt = torch.randint(3, 100, (1, 40))
@@ -72,11 +86,13 @@ def test_long_prompts_are_read_in_pieces(pair, monkeypatch):
 
 def test_caches_are_kept_between_calls_and_replaced_with_the_weights(loose_pairs):
     pair, texts = loose_pairs["llama"], prompts(2, seed=4)
+    engine.release()
     decode(pair, texts, "exact", 4, "static")
     (kept,) = engine._idle[pair.target]
     decode(pair, texts[::-1], "exact", 4, "static")
     assert engine._idle[pair.target] == [kept]
     assert kept.fits(pair.target, 2, 100)
+    assert kept.fits(pair.target, 1, 100)
     assert not kept.fits(pair.target, 3, 100)
     assert not kept.fits(pair.target, 2, 10_000)
     weight = pair.target.lm_head.weight

@@ -14,9 +14,9 @@ import pytest
 import torch
 from brief_tasks import LONGEST, BriefTask
 
-from hf_selfjudge.evaluation import bench as bench_module
+from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation import judges, providers
-from hf_selfjudge.evaluation.bench import Bench, BenchSettings
+from hf_selfjudge.evaluation.workers import Bench, BenchSettings
 from hf_selfjudge.evaluation.command import add_compare, run_compare
 from hf_selfjudge.evaluation.compare import compare
 from hf_selfjudge.evaluation.decode import decode
