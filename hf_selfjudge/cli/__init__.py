@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OSError, ImportError, MemoryError) as error:
         parser.exit(2, f"selfjudge: {' '.join(str(error).split())}\n")
     except KeyboardInterrupt:
-        parser.exit(130, "selfjudge: interrupted; the same command goes on from here\n")
+        parser.exit(130, "selfjudge: interrupted\n")
 
 
 def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:

@@ -88,7 +88,7 @@ class _Build:
             self.group.by_first(lambda: self._begin(held, overwrite))
             for stage in self.stages:
                 if stage == "report":
-                    self.group.by_first(lambda: make_report(self.work, self.manifest, self.out))
+                    self.group.by_first(self._report)
                 elif stage != "autojudge" or self.group.by_first(self._needs_autojudge):
                     self._run(stage)
                 if stage == "calibrate":
@@ -170,6 +170,11 @@ class _Build:
     def _needs_autojudge(self) -> bool:
         self._require("prompts", "autojudge")
         return len(self.work.autojudged) > 0
+
+    def _report(self) -> None:
+        self._require("calibrate", "report")
+        make_report(self.work, self.manifest, self.out, again=self.stages == ["report"])
+        logger.info("report: %s", self.out / "report" / "report.html")
 
     # -- one stage --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Stage 6: the judge's operating points and how far its probabilities can be trusted, from the calibration prompts.
+"""Stage 7: the judge's operating points and how far its probabilities can be trusted, from the calibration prompts.
 
 A token is accepted if its probability is strictly above theta, as in decoding. The positive class is "acceptable".
 """

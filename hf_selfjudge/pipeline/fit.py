@@ -1,4 +1,4 @@
-"""Stage 5: the judge's weights. Judges that read different features are trained and the best on validation is kept.
+"""Stage 6: the judge's weights. Judges that read different features are trained and the best on validation is kept.
 
 AUC is always that of mismatches only: how well a judge orders the draft's substitutions by whether they are acceptable.
 """
@@ -115,6 +115,7 @@ def fit(
         device: where to compute.
     """
     settings = settings or FitSettings()
+    device = "cpu" if torch.device(device).type == "mps" else device  # there is no float64 on mps
     data = LabelledRows.of(substitutions, labels, splits, rows, scores)
     notes: list[str] = []
     candidates: list[Candidate] = []

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
 from ..lm_head import head_inputs
 from .packing import Ints, Places, check_packable, chunks, clamp_tokens, fit_vocabulary, read_texts, send
+from .progress import counted
 from .records import Mismatches, Response
 from .settings import MineSettings
 
@@ -43,7 +43,7 @@ def mine(
             )
     texts = sorted((r for r in responses if r.answer), key=lambda r: -len(r.prompt) - len(r.answer))
     found = [_nothing(settings.look_ahead)]
-    for start in tqdm(range(0, len(texts), settings.mine_batch_size), "mine", unit="batch", disable=None):
+    for start in counted(range(0, len(texts), settings.mine_batch_size), "mine", unit="batch"):
         batch = texts[start : start + settings.mine_batch_size]
         found.append(_mine_batch(draft, batch, settings, end_tokens, vocab_size))
     return Mismatches.join(found)

@@ -9,8 +9,9 @@ from typing import Any
 from safetensors.torch import save
 
 from ..config import ModelReference
+from ..files import remove_leftovers
 from .manifest import Manifest
-from .storage import digest, digest_file, write_file
+from .storage import digest, digest_file, digest_json, write_file
 from .workplace import Workplace
 
 JUDGE_FILES = ("config.json", "model.safetensors", "README.md")
@@ -96,8 +97,32 @@ def _label_facts(work: Workplace) -> dict[str, Any]:
     }
 
 
-def make_report(work: Workplace, manifest: Manifest, out: Path) -> None:
-    """The report, remade from what is on disk."""
+def make_report(work: Workplace, manifest: Manifest, out: Path, again: bool) -> None:
+    """The report of a complete build, in `out/report`; one that is up to date is only made `again` when asked for."""
+    from ..report import build_report, write_report  # it stands on the pipeline, which only here knows of it
+
+    folder = out / "report"
+    stages = manifest.data["stages"]
+    made_from = digest_json([stages[name].get("sha256") for name in work.shards if name in stages])
+    if not again and manifest.data.get("report") == made_from and (folder / "report.html").is_file():
+        return
+    remove_leftovers(folder)
+    label = work.settings.label
+    report = build_report(
+        work.prompts,
+        work.all_responses,
+        work.substitutions,
+        work.labels,
+        work.note("label").info["statistics"],
+        work.fit_result,
+        work.calibration,
+        work.pair.tokenizer,
+        manifest.data,
+        work.substitutions.score(label.length, label.suffix, label.reduction),
+        work.probability,
+    )
+    write_report(folder, report)
+    manifest.record("report", value=made_from)
 
 
 def summary(manifest: Manifest, out: Path) -> dict[str, Any]:

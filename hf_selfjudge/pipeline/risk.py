@@ -5,14 +5,15 @@ output meets: of the tokens the judge let in, so many should not be there. (The 
 slips through is the threshold `recall`'s business; it says little where nearly all mismatches are unacceptable.)
 
 Tokens of one prompt are not independent: a judge that misreads a prompt is wrong in it again and again. A bound that
-counts tokens as independent promises 95 % and fails in a quarter to a half of all cases when errors come in clusters.
+counts tokens as independent promises to fail in 5 % of all cases and fails in 15 to 70 % when errors come in clusters.
 So prompts are what is counted. Clopper-Pearson's bound for k wrong ones of n is the quantile of Beta(k + 1, n - k): the
 distribution of a share after one more wrong one. Here the one more is a whole prompt, wrong throughout and as long as
 the prompt of an average accepted token, and the spread of the share is the spread between prompts (the linearised
 variance of a ratio) instead of that between tokens. With prompts of one size that are wholly right or wholly wrong this
-is Clopper-Pearson on prompts; the more errors are spread over prompts, the more every token counts. Simulations (in the
-tests) keep the promise for all degrees of clustering, where neither more nor less is assumed than that new prompts are
-like the calibration prompts.
+is Clopper-Pearson on prompts, which is exact; the more errors are spread over prompts, the more every token counts.
+Between these it is an approximation: in simulations (see the tests) it fails in at most about 5 % of all cases from
+independent to wholly clustered errors, with equal and very unequal prompts. It assumes that new prompts are like the
+calibration prompts, and it speaks of substitutions in the target's own text, as they were labelled.
 
 What no method can give: with n prompts nothing below about 3 / n, because that share of prompts may be wrong throughout
 and yet be missed by n draws.

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from ..config import DRAFT_FEATURES, LOOK_AHEAD_FEATURES, VECTOR_FEATURES
@@ -37,6 +36,7 @@ from .packing import (
     read_texts,
     send,
 )
+from .progress import counted
 from .records import Mismatches, Response, Substitutions
 from .settings import ScoreSettings
 
@@ -63,7 +63,7 @@ def score(
     groups = make_groups(responses, table, plan, settings)
     found = LateTable(len(table))
     with compiled_layers(target, settings.compile):
-        for parts in tqdm(groups, "score", unit="forward", disable=None):
+        for parts in counted(groups, "score", unit="forward"):
             group = Group.make(parts, plan, max(settings.lengths))
             # a group is packed and sent off while the device works on the one before
             found.add(torch.from_numpy(group.table_rows), _score_group(target, draft, group, settings))

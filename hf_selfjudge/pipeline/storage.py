@@ -6,6 +6,7 @@ settings from the present inputs; anything else is made again. Knows nothing of 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -154,9 +155,10 @@ def write_file(path: Path, data: bytes) -> None:
     try:
         write_bytes(path, data)
     except OSError as error:
+        advice = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "See that it can be written"
         raise OSError(
-            f"Cannot write {path} ({len(data)} bytes): {error.strerror or error}. Make room or choose another folder; "
-            "what is finished is kept, the same command goes on from there."
+            f"Cannot write {path} ({len(data)} bytes): {error.strerror or error}. {advice} and run the same command "
+            "again: it goes on from here, what is finished is kept."
         ) from error
 
 

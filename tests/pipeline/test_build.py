@@ -85,9 +85,25 @@ def test_a_build_gives_a_judge_and_says_how(settings, plain):
 def test_a_finished_build_does_nothing_and_loads_nothing(settings, copied, no_models, monkeypatch):
     before = results(copied)
     monkeypatch.setattr("hf_selfjudge.pipeline.storage.write_bytes", lambda path, data: pytest.fail(f"wrote {path}"))
-    found = build(settings, copied, [stage for stage in STAGES if stage != "report"])
+    found = build(settings, copied)
     assert found["rows"]["respond"] == 8
     assert results(copied) == before
+
+
+def test_the_report_is_made_again_when_asked_for(settings, copied, no_models):
+    page = copied / "report" / "report.html"
+    text = page.read_text()
+    page.write_text("old")
+    build(settings, copied)
+    assert page.read_text() == "old"
+    build(settings, copied, ["report"])
+    assert page.read_text() == text
+    page.unlink()
+    build(settings, copied)
+    assert page.read_text() == text
+    (copied / "build" / "fit" / "00000.note.json").unlink()
+    with pytest.raises(ValueError, match="report needs the results of fit"):
+        build(settings, copied, ["report"])
 
 
 class Killed(BaseException):
@@ -127,13 +143,13 @@ def test_killed_at_every_write_the_result_is_the_same(settings, plain, tmp_path,
         monkeypatch.setattr(files, "atomic_path", killer(real, survivors=1, how=how))
         runs += 1
         try:
-            build(settings, tmp_path / "judge", [stage for stage in STAGES if stage != "report"])
+            build(settings, tmp_path / "judge", STAGES[:-1])
             break
         except Killed:
             assert runs < 200
     assert runs > 15
     monkeypatch.setattr(files, "atomic_path", real)
-    build(settings, tmp_path / "judge")
+    build(settings, tmp_path / "judge", STAGES[:-1])
     assert results(tmp_path / "judge") == results(plain)
     assert not list((tmp_path / "judge").rglob(".*"))
 
@@ -149,8 +165,8 @@ def test_a_full_disk_is_told_in_one_sentence_and_the_build_goes_on(settings, pla
     with monkeypatch.context() as patch:
         patch.setattr("hf_selfjudge.pipeline.storage.write_bytes", full)
         with pytest.raises(OSError, match=r"Cannot write .*mine/00001\.safetensors .*: No space left on device\. Make"):
-            build(settings, tmp_path / "judge")
-    build(settings, tmp_path / "judge")
+            build(settings, tmp_path / "judge", STAGES[:-1])
+    build(settings, tmp_path / "judge", STAGES[:-1])
     assert results(tmp_path / "judge") == results(plain)
 
 
@@ -163,7 +179,7 @@ def test_a_damaged_shard_is_made_again_and_nothing_else(settings, plain, copied,
     shard.write_bytes(data[: len(data) // 2])
     before = {path: path.stat().st_mtime_ns for path in (copied / "build").rglob("[0-9]*")}
     with caplog.at_level(logging.INFO):
-        build(settings, copied)
+        build(settings, copied, STAGES[:-1])
     number = shard.name[:5]
     assert f"{stage}: shard {number} is made again: corrupted" in caplog.text
     assert caplog.text.count("made again") == 1
@@ -177,7 +193,7 @@ def test_what_was_made_from_other_inputs_is_made_again(settings, plain, copied, 
     note = shards.note(1)
     other = [type(r)(r.prompt_id, r.prompt, r.answer[:6]) for r in read_responses(shards.path(1))]
     shards.write(1, Piece(response_lines(other, [""] * 4), 4, note.info), note.made_with, note.inputs)
-    build(settings, copied)
+    build(settings, copied, STAGES[:-1])
     for stage in ("mine", "score"):
         assert f"{stage}: shard 00001 is made again: made from other inputs" in caplog.text
         assert f"{stage}: shard 00000" not in caplog.text
@@ -231,8 +247,8 @@ def test_overwriting_drops_a_stage_and_what_was_made_from_it(settings, copied, t
     assert not (copied / "config.json").exists()
     assert not list((copied / "build" / "fit").iterdir())
     assert {path: path.stat().st_mtime_ns for path in (copied / "build" / "mine").iterdir()} == mined
-    build(changed, copied)
-    build(changed, tmp_path / "fresh")
+    build(changed, copied, STAGES[:-1])
+    build(changed, tmp_path / "fresh", STAGES[:-1])
     assert results(copied) == results(tmp_path / "fresh")
 
 
@@ -240,8 +256,8 @@ def test_settings_of_stages_without_results_may_change(settings, tmp_path):
     out = tmp_path / "judge"
     build(settings, out, ["prompts", "respond", "mine"])
     changed = settings.updated({"lengths": (3,), "length": 3})
-    build(changed, out)
-    build(changed, tmp_path / "fresh")
+    build(changed, out, STAGES[:-1])
+    build(changed, tmp_path / "fresh", STAGES[:-1])
     assert results(out) == results(tmp_path / "fresh")
     assert manifest(out)["settings"] == changed.to_dict()
 
@@ -375,7 +391,7 @@ def test_another_models_folder_is_left_alone(settings, pair):
 
 def test_an_edited_readme_is_left_alone(settings, copied):
     (copied / "README.md").write_text("mine")
-    build(settings, copied, overwrite="fit")
+    build(settings, copied, STAGES[:-1], overwrite="fit")
     assert (copied / "README.md").read_text() == "mine"
 
 

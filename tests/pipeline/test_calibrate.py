@@ -8,7 +8,7 @@ from scipy.stats import beta
 
 from hf_selfjudge.pipeline.calibrate import Calibration, calibrate
 from hf_selfjudge.pipeline.metrics import auc_interval, reliability
-from hf_selfjudge.pipeline.risk import control_risk, risk_bound
+from hf_selfjudge.pipeline.risk import _counts, _sequence, control_risk, risk_bound
 from hf_selfjudge.pipeline.settings import CalibrateSettings
 
 DELTA = 0.05
@@ -264,3 +264,20 @@ def test_the_bound_of_a_controlled_risk_is_below_it():
         assert points[name]["bound"] <= risk
         assert points[name]["accepted"] > 0.95 * float(labels.float().mean())
     assert points["risk-30%"]["accepted"] > points["risk-2%"]["accepted"]  # the most permissive one
+
+
+def test_counts_and_sequence_are_what_they_say():
+    probability, labels, prompts = rows(120)
+    thetas = torch.cat([torch.zeros(1), probability.unique(), torch.ones(1)]).unique()
+    tested = _sequence(probability, thetas)
+    assert torch.equal(tested, tested.sort(descending=True).values)
+    shares = [float((probability > theta).double().mean()) for theta in tested]
+    assert shares[-1] == float((probability > 0).double().mean())
+    assert set(tested.tolist()) <= set(thetas.tolist())
+    accepted, wrong = _counts(probability, labels == 1, prompts, tested)
+    for step, theta in enumerate(tested.tolist()):
+        for prompt in range(15):
+            own = [(p, y) for p, y, q in zip(probability.tolist(), labels.tolist(), prompts.tolist(), strict=True)
+                   if q == prompt and p > theta]  # fmt: skip
+            assert accepted[step, prompt] == len(own)
+            assert wrong[step, prompt] == sum(y == 0 for _, y in own)

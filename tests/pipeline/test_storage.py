@@ -72,7 +72,7 @@ def test_a_write_that_fails_leaves_no_note_of_the_old_shard(shards, monkeypatch)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("hf_selfjudge.pipeline.storage.write_bytes", full)
-    with pytest.raises(OSError, match=r"00000\.safetensors \(3 bytes\): No space left on device.*goes on from there"):
+    with pytest.raises(OSError, match=r"00000\.safetensors \(3 bytes\): No space left on device.*goes on from here"):
         shards.write(0, Piece(b"new", 1), "settings", {})
     assert problem(shards) == "missing"
 
