@@ -41,7 +41,7 @@ class Agreement:
     def __init__(self, draft: PreTrainedModel, count: int, prompt_length: int) -> None:
         self._period, self._start = count + 1, prompt_length
         self._draft, self._drafting = draft, False
-        self.processors = LogitsProcessorList([self])  # type: ignore[list-item]
+        self.processors = LogitsProcessorList([self])
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Raise one token far above the rest."""
@@ -61,7 +61,7 @@ class Agreement:
             finally:
                 self._drafting = False
 
-        self._draft.generate = generate  # type: ignore[method-assign]
+        self._draft.generate = generate
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -106,7 +106,8 @@ class CachedModel:
             self.lengths = [self.lengths[0] + tokens.shape[1]]
         if self._largest_id is not None:
             tokens = tokens.clamp(max=self._largest_id)
-        with head_inputs(self.model) if self._with_hidden else nullcontext([]) as caught:
+        catching: Any = head_inputs(self.model) if self._with_hidden else nullcontext([])
+        with catching as caught:
             output = self.model(input_ids=tokens, past_key_values=self._cache, use_cache=True, **extra)
         self._cached += tokens.shape[1]
         self.hidden = caught[-1][:, -keep:] if caught else None

@@ -85,9 +85,9 @@ def run_compare(out: Path, redraw: bool = False, **options: Any) -> None:
 def _compare(out: Path, **options: Any) -> dict[str, Any]:
     from transformers.utils import logging
 
-    from .workers import BenchSettings
     from .compare import compare
     from .plan import CompareSettings
+    from .workers import BenchSettings
 
     logging.disable_progress_bar()  # one bar is enough
     bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}

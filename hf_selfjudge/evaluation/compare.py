@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from .workers import Inline, Job, Pool, open_bench
 from .decode import Outcome
 from .grammar import Point
 from .judges import sweep_thetas
@@ -23,6 +22,7 @@ from .plan import CompareSettings, Plan, make_plan
 from .store import read_result
 from .summary import summarise
 from .tables import Table
+from .workers import Inline, Job, Pool, open_bench
 
 RECORDED = 100
 """Selection items of each task on which a swept judge's P is read."""

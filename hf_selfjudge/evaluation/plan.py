@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .workers import BenchSettings, Job
 from .grammar import Point, Spec, parse_rules
 from .judges import Judges
 from .matched import CRITERIA
 from .providers import TaskRequest, model_folder, parse_tasks
 from .store import FORMAT, model_fingerprint, result_path, task_fingerprint
+from .workers import BenchSettings, Job
 
 SELECT_ON = ("train", "held-out", "test")
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 from brief_tasks import LONGEST, BriefTask
 
-from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation import judges, providers
-from hf_selfjudge.evaluation.workers import Bench, BenchSettings
+from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.command import add_compare, run_compare
 from hf_selfjudge.evaluation.compare import compare
 from hf_selfjudge.evaluation.decode import decode
 from hf_selfjudge.evaluation.page import conditions, page, report
 from hf_selfjudge.evaluation.plan import CompareSettings
 from hf_selfjudge.evaluation.providers import TaskRequest, parse_tasks
+from hf_selfjudge.evaluation.workers import Bench, BenchSettings
 from hf_selfjudge.playground.tasks import load_task
 from hf_selfjudge.playground.world import generate, score
 from hf_selfjudge.rules import parse_rule

@@ -195,6 +195,7 @@ def test_a_group_asks_the_device_for_nothing(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_group_never_waits_for_the_gpu(monkeypatch):
     model, own = build_model("llama").float().cuda(), tuple(name for name in FEATURES if name not in DRAFT_FEATURES)
     settings = ScoreSettings(lengths=LENGTHS, features=own, max_tokens=200, originals=True)
