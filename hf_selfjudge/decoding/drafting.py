@@ -18,7 +18,7 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from ..engine.kernels import greedy
 from .cached_model import CachedModel
-from .draft_length import FixedLength
+from .draft_length import AdaptiveLength, FixedLength, HeuristicLength
 from .processing import process_step
 from .static_model import StaticModel
 from .texts import Texts
@@ -79,6 +79,14 @@ class Draft:
     scores: Tensor | None = None  # (rows, gamma, vocab)
 
 
+def draft_length(settings: DraftSettings, watches: bool) -> FixedLength:
+    """The length of blocks under a schedule; `watches`: an adaptive one may look at each token while drafting."""
+    gamma, schedule = settings.num_assistant_tokens, settings.num_assistant_tokens_schedule
+    if schedule == "constant":
+        return FixedLength(gamma)
+    return AdaptiveLength(gamma, watches) if schedule == "adaptive" else HeuristicLength(gamma)
+
+
 class Drafter(Protocol):
     """Proposes blocks and hears how they fared."""
 
@@ -119,7 +127,7 @@ class DraftModelGenerator(CandidateGenerator):
     ) -> None:
         self.model = model
         self.settings = settings
-        self.length = length or FixedLength(settings.num_assistant_tokens)
+        self.length = length or draft_length(settings, watches=model.device.type != "cuda")
         self._vocab_size = vocab_size
         self._processors = logits_processor
         self._do_sample = do_sample

@@ -22,8 +22,8 @@ from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
 from .cached_model import CachedModel
-from .draft_length import AdaptiveLength, FixedLength, HeuristicLength
-from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter
+from .draft_length import FixedLength
+from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter, draft_length
 from .loop import JudgeDecoderOnlyOutput, Outputs, Session
 from .rows import Row
 from .static_model import StaticModel
@@ -38,7 +38,7 @@ PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "log
 """What transformers hands over for a call with nothing but token ids."""
 
 
-_learned: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], AdaptiveLength]] = WeakKeyDictionary()
+_learned: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], FixedLength]] = WeakKeyDictionary()
 
 
 class JudgeDecoding:
@@ -203,15 +203,15 @@ class JudgeDecoding:
 
     def _length(self, caches: RowCaches) -> FixedLength:
         """How many tokens to draft. What an adaptive length has learned is kept for later calls of the same kind."""
-        settings, gamma = caches.settings, caches.settings.num_assistant_tokens
-        if settings.num_assistant_tokens_schedule == "constant" or self.draft is None:
-            return FixedLength(gamma)
-        if settings.num_assistant_tokens_schedule != "adaptive":
-            return HeuristicLength(gamma)
+        if self.draft is None:
+            raise RuntimeError("Only a draft model has a draft length.")
+        watches = self.draft.device.type != "cuda"  # a look at each token costs a GPU more than it gains
+        if caches.settings.num_assistant_tokens_schedule != "adaptive":
+            return draft_length(caches.settings, watches)
         kept = _learned.setdefault(self.draft, {})
-        key = (self.mode, str(self.rule), gamma, len(caches.padding), caches.static)
+        key = (self.mode, str(self.rule), caches.settings, len(caches.padding), caches.static)
         if key not in kept:
-            kept[key] = AdaptiveLength(gamma, watches=self.draft.device.type != "cuda")
+            kept[key] = draft_length(caches.settings, watches)
         return kept[key]
 
     def _target(
