@@ -29,9 +29,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from hf_selfjudge.files import write_text
 from hf_selfjudge.lm_head import output_head
-from hf_selfjudge.pipeline import split_attention
-from hf_selfjudge.pipeline.grouping import Plan, make_groups
-from hf_selfjudge.pipeline.packing import padded
+from hf_selfjudge.pipeline.packing import split_attention
+from hf_selfjudge.pipeline.packing.grouping import Plan, make_groups
+from hf_selfjudge.pipeline.packing.rows import padded
 from hf_selfjudge.pipeline.records import Mismatches, Response, Substitutions
 from hf_selfjudge.pipeline.score import score
 from hf_selfjudge.pipeline.settings import ScoreSettings

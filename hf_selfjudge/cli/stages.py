@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         """The help, and the presets where they matter."""
         if not self.shows_presets:
             return super().format_help()
-        from ..pipeline.sources import describe_presets
+        from ..pipeline.sources.language import describe_presets
 
         return f"{super().format_help()}\npresets of --prompts:\n{describe_presets()}\n"
 
@@ -150,7 +150,7 @@ def run(stages: tuple[str, ...], out: Path, overwrite: str | None = None, **give
 
     from ..pipeline.build import build
     from ..pipeline.build_settings import BuildSettings
-    from ..pipeline.manifest import Manifest
+    from ..pipeline.storage.manifest import Manifest
 
     if not sys.stderr.isatty():
         disable_progress_bar()

@@ -15,9 +15,9 @@ import torch
 from transformers import PreTrainedModel
 
 from .completion import complete, end_tokens
-from .progress import counted
 from .records import Mismatches, Outcomes, Prompt, Response
 from .settings import LabelSettings
+from .storage.progress import counted
 from .verdicts import Text, Verdicts, context_length
 
 Start = tuple[int, tuple[int, ...]]

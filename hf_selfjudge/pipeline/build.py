@@ -23,14 +23,14 @@ from tqdm import tqdm
 
 from ..files import locked, remove_leftovers
 from .build_settings import GROUPS, BuildSettings
-from .manifest import Manifest, differences, package_versions
 from .models import ROLES, ModelSettings, Pair
-from .processes import Processes, processes
-from .progress import silence
 from .results import JUDGE_FILES, drop_judge, make_report, refuse_other_model, summary, write_judge
 from .steps import STEPS, dependents, input_digests, inputs_of
-from .storage import digest_json
-from .workplace import SHARDED, Workplace, nothing_to_judge
+from .storage.manifest import Manifest, differences, package_versions
+from .storage.processes import Processes, processes
+from .storage.progress import silence
+from .storage.shards import digest_json
+from .storage.workplace import SHARDED, Workplace, nothing_to_judge
 
 __all__ = ["STAGES", "BuildSettings", "ModelSettings", "build"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .metrics import auc, auc_interval, reliability
-from .risk import control_risk
 from .settings import CalibrateSettings
+from .training.metrics import auc, auc_interval, reliability
+from .training.risk import control_risk
 
 CURVE_POINTS = 200
 """Most points kept of a curve."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from .progress import counted
+from .storage.progress import counted
 
 
 @torch.no_grad()

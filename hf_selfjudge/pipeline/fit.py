@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ..config import AHEAD_FEATURES, FEATURES, SCALAR_FEATURES
 from ..judge import SelfJudgeVerifier
-from .comparison import Candidate, compare, variants, verifier
-from .labelled_rows import LabelledRows
-from .linear_models import C_GRID
 from .records import Substitutions
 from .settings import FitSettings
+from .training.comparison import Candidate, compare, variants, verifier
+from .training.labelled_rows import LabelledRows
+from .training.linear_models import C_GRID
 
 GROUPS = {
     "paper": ("hidden",),

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .metrics import auc
 from .records import Outcomes, Prompt, Response, Substitutions
 from .settings import LabelSettings
+from .training.metrics import auc
 
 ACCEPTABLE, UNACCEPTABLE, UNDECIDED = 1, 0, -1
 FEWEST_UNACCEPTABLE = 20

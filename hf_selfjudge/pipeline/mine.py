@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..lm_head import head_inputs
-from .packing import Ints, Places, check_packable, chunks, clamp_tokens, fit_vocabulary, read_texts, send
-from .progress import counted
+from .packing.rows import Ints, Places, check_packable, chunks, clamp_tokens, fit_vocabulary, read_texts, send
 from .records import Mismatches, Response
 from .settings import MineSettings
+from .storage.progress import counted
 
 
 @torch.no_grad()

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .dataset_rows import read_prompts
-from .mapping import RawPrompt, content_hash
 from .settings import PromptSettings
-from .sources import Source, describe_presets, parse_sources
+from .sources.dataset_rows import read_prompts
+from .sources.language import Source, describe_presets, parse_sources
+from .sources.mapping import RawPrompt, content_hash
 
 if TYPE_CHECKING:
     from .records import Prompt  # torch comes with it, and --help must not wait for that

@@ -10,9 +10,9 @@ from safetensors.torch import save
 
 from ..config import ModelReference
 from ..files import remove_leftovers
-from .manifest import Manifest
-from .storage import digest, digest_file, digest_json, write_file
-from .workplace import Workplace
+from .storage.manifest import Manifest
+from .storage.shards import digest, digest_file, digest_json, write_file
+from .storage.workplace import Workplace
 
 JUDGE_FILES = ("config.json", "model.safetensors", "README.md")
 

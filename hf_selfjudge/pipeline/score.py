@@ -22,9 +22,9 @@ from ..config import DRAFT_FEATURES, LOOK_AHEAD_FEATURES, VECTOR_FEATURES
 from ..engine.log_probs import normalise
 from ..features import Block, judge_features
 from ..lm_head import head_width
-from .fetching import Columns, LateTable
-from .grouping import Group, Plan, make_groups
-from .packing import (
+from .packing.fetching import Columns, LateTable
+from .packing.grouping import Group, Plan, make_groups
+from .packing.rows import (
     Ints,
     check_packable,
     chunks,
@@ -36,9 +36,9 @@ from .packing import (
     read_texts,
     send,
 )
-from .progress import counted
 from .records import Mismatches, Response, Substitutions
 from .settings import ScoreSettings
+from .storage.progress import counted
 
 
 @torch.no_grad()

@@ -15,8 +15,8 @@ from safetensors.torch import save
 
 from ..config import DRAFT_FEATURES
 from .build_settings import BuildSettings
-from .storage import Piece, digest_file, digest_json, prompt_lines, response_lines, table_bytes
-from .workplace import SHARDED, Workplace, is_empty
+from .storage.shards import Piece, digest_file, digest_json, prompt_lines, response_lines, table_bytes
+from .storage.workplace import SHARDED, Workplace, is_empty
 
 AUTOJUDGE_SETTINGS = ("open_tasks", "repeats", "temperature")
 """The settings of labels that the expensive part, letting the target finish, depends on."""
@@ -50,7 +50,7 @@ def _prompts(work: Workplace, index: int) -> Piece:
 
 
 def _prompt_settings(settings: BuildSettings) -> dict[str, Any]:
-    from .sources import parse_sources
+    from .sources.language import parse_sources
 
     files = {str(s.file): digest_file(s.file)[:16] for s in parse_sources(settings.prompts.prompts) if s.file}
     return {

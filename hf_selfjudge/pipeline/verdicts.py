@@ -13,9 +13,9 @@ from ..checkers import get_checker
 from ..checkers.meaning import ask, read
 from ..checkers.sandbox import cores
 from .completion import complete, end_tokens
-from .progress import counted
 from .records import Prompt, Response
 from .settings import LabelSettings
+from .storage.progress import counted
 
 VERDICT_TOKENS = 32
 """What the target may write to say [SAME] or [DIFFERENT]."""

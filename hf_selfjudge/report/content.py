@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..pipeline.calibrate import Calibration
 from ..pipeline.fit import FitResult
-from ..pipeline.metrics import auc
 from ..pipeline.records import Prompt, Response, Substitutions
+from ..pipeline.training.metrics import auc
 from .substitutions import Texts, frequent_substitutions
 
 BINS = 60

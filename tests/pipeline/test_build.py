@@ -23,7 +23,7 @@ from hf_selfjudge.pipeline.build import STAGES, build
 from hf_selfjudge.pipeline.build_settings import GROUPS
 from hf_selfjudge.pipeline.models import Pair
 from hf_selfjudge.pipeline.records import Mismatches, Substitutions
-from hf_selfjudge.pipeline.storage import Piece, Shards, read_responses, read_table, response_lines
+from hf_selfjudge.pipeline.storage.shards import Piece, Shards, read_responses, read_table, response_lines
 
 LATER = ("label", "fit", "calibrate")
 
@@ -84,7 +84,9 @@ def test_a_build_gives_a_judge_and_says_how(settings, plain):
 
 def test_a_finished_build_does_nothing_and_loads_nothing(settings, copied, no_models, monkeypatch):
     before = results(copied)
-    monkeypatch.setattr("hf_selfjudge.pipeline.storage.write_bytes", lambda path, data: pytest.fail(f"wrote {path}"))
+    monkeypatch.setattr(
+        "hf_selfjudge.pipeline.storage.shards.write_bytes", lambda path, data: pytest.fail(f"wrote {path}")
+    )
     found = build(settings, copied)
     assert found["rows"]["respond"] == 8
     assert results(copied) == before
@@ -163,7 +165,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_the_build_goes_on(settings, pla
         real(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hf_selfjudge.pipeline.storage.write_bytes", full)
+        patch.setattr("hf_selfjudge.pipeline.storage.shards.write_bytes", full)
         with pytest.raises(OSError, match=r"Cannot write .*mine/00001\.safetensors .*: No space left on device\. Make"):
             build(settings, tmp_path / "judge", STAGES[:-1])
     build(settings, tmp_path / "judge", STAGES[:-1])

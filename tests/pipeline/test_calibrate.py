@@ -7,9 +7,9 @@ import torch
 from scipy.stats import beta
 
 from hf_selfjudge.pipeline.calibrate import Calibration, calibrate
-from hf_selfjudge.pipeline.metrics import auc_interval, reliability
-from hf_selfjudge.pipeline.risk import _counts, _sequence, control_risk, risk_bound
 from hf_selfjudge.pipeline.settings import CalibrateSettings
+from hf_selfjudge.pipeline.training.metrics import auc_interval, reliability
+from hf_selfjudge.pipeline.training.risk import _counts, _sequence, control_risk, risk_bound
 
 DELTA = 0.05
 
@@ -240,7 +240,7 @@ def test_controlled_risk_is_kept_on_new_prompts(monkeypatch, kind, risk):
     ours, useful = broken(trials)
     assert ours <= allowed
     assert useful > 0.3 * trials  # not by accepting nothing
-    monkeypatch.setattr("hf_selfjudge.pipeline.risk.risk_bound", naive_bound)
+    monkeypatch.setattr("hf_selfjudge.pipeline.training.risk.risk_bound", naive_bound)
     assert broken(trials)[0] > allowed
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from hf_selfjudge.pipeline.fetching import LateTable
+from hf_selfjudge.pipeline.packing.fetching import LateTable
 
 
 def test_parts_land_in_their_rows():

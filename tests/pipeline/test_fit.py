@@ -7,15 +7,15 @@ import torch
 
 from hf_selfjudge.config import AHEAD_FEATURES, SCALAR_FEATURES
 from hf_selfjudge.judge import SelfJudgeVerifier
-from hf_selfjudge.pipeline import linear_models
-from hf_selfjudge.pipeline.comparison import compare
 from hf_selfjudge.pipeline.fit import FitResult, choose, expand, fit, fit_one
-from hf_selfjudge.pipeline.labelled_rows import TRAIN, VALIDATION, LabelledRows
-from hf_selfjudge.pipeline.linear_models import C_GRID, Columns, linear_state, logistic_path, ridge_path
-from hf_selfjudge.pipeline.metrics import auc
 from hf_selfjudge.pipeline.records import Substitutions
 from hf_selfjudge.pipeline.settings import FitSettings
-from hf_selfjudge.pipeline.training import class_weights
+from hf_selfjudge.pipeline.training import linear_models
+from hf_selfjudge.pipeline.training.comparison import compare
+from hf_selfjudge.pipeline.training.judges import class_weights
+from hf_selfjudge.pipeline.training.labelled_rows import TRAIN, VALIDATION, LabelledRows
+from hf_selfjudge.pipeline.training.linear_models import C_GRID, Columns, linear_state, logistic_path, ridge_path
+from hf_selfjudge.pipeline.training.metrics import auc
 
 HIDDEN = 6
 QUICK = FitSettings(feature_sets=("paper", "hidden+scalars"), seeds=1)

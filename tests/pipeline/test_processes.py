@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import json, os
-from hf_selfjudge.pipeline.processes import processes
+from hf_selfjudge.pipeline.storage.processes import processes
 
 rank = int(os.environ["RANK"])
 found = []

@@ -12,12 +12,13 @@ from datasets import Dataset
 from tiny import build_tokenizer
 from transformers import AutoTokenizer
 
-from hf_selfjudge.pipeline import dataset_rows, sources
-from hf_selfjudge.pipeline.mapping import compile_mapping
 from hf_selfjudge.pipeline.prompts import describe_presets, load_prompts
 from hf_selfjudge.pipeline.records import SPLITS
 from hf_selfjudge.pipeline.settings import PromptSettings
-from hf_selfjudge.pipeline.sources import Source, load_presets, parse_source
+from hf_selfjudge.pipeline.sources import dataset_rows
+from hf_selfjudge.pipeline.sources import language as sources
+from hf_selfjudge.pipeline.sources.language import Source, load_presets, parse_source
+from hf_selfjudge.pipeline.sources.mapping import compile_mapping
 from hf_selfjudge.playground import ASSETS, world
 
 ROWS = [{"question": f"what is {n} + {n}?", "answer": f"It is <<{n}+{n}={2 * n}>>\n#### {2 * n}"} for n in range(60)]

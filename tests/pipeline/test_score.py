@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, GraniteConfig
 
 from hf_selfjudge.config import DRAFT_FEATURES, FEATURES, VECTOR_FEATURES
 from hf_selfjudge.features import AHEAD, Block, judge_features
-from hf_selfjudge.pipeline import grouping, packing
 from hf_selfjudge.pipeline import score as stage
 from hf_selfjudge.pipeline.mine import mine
+from hf_selfjudge.pipeline.packing import grouping
+from hf_selfjudge.pipeline.packing import rows as packing
 from hf_selfjudge.pipeline.records import Mismatches, Response
 from hf_selfjudge.pipeline.score import score
 from hf_selfjudge.pipeline.settings import MineSettings, ScoreSettings

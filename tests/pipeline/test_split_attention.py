@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import VOCAB_SIZE, build_model
 
-from hf_selfjudge.pipeline import split_attention as split
+from hf_selfjudge.pipeline.packing import split_attention as split
 
 
 def branching_mask(rows: int, width: int) -> torch.Tensor:

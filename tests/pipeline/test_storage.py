@@ -12,7 +12,7 @@ import torch
 from hf_selfjudge import files
 from hf_selfjudge.files import locked
 from hf_selfjudge.pipeline.records import Mismatches, Prompt, Response, Substitutions
-from hf_selfjudge.pipeline.storage import (
+from hf_selfjudge.pipeline.storage.shards import (
     Piece,
     Shards,
     prompt_lines,
@@ -71,7 +71,7 @@ def test_a_write_that_fails_leaves_no_note_of_the_old_shard(shards, monkeypatch)
     def full(path, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hf_selfjudge.pipeline.storage.write_bytes", full)
+    monkeypatch.setattr("hf_selfjudge.pipeline.storage.shards.write_bytes", full)
     with pytest.raises(OSError, match=r"00000\.safetensors \(3 bytes\): No space left on device.*goes on from here"):
         shards.write(0, Piece(b"new", 1), "settings", {})
     assert problem(shards) == "missing"

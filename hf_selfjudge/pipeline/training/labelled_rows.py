@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import VECTOR_FEATURES
+from ...config import VECTOR_FEATURES
+from ..records import SPLITS, Substitutions
+from ..settings import ROWS
+from .judges import Examples
 from .linear_models import Columns
-from .records import SPLITS, Substitutions
-from .settings import ROWS
-from .training import Examples
 
 TRAIN, VALIDATION, CALIBRATION = range(len(SPLITS))
 

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .storage import to_json, write_file
+from .shards import to_json, write_file
 
 FORMAT_VERSION = 1
 PACKAGES = ("hf-selfjudge", "torch", "transformers", "tokenizers", "safetensors", "scikit-learn", "datasets")

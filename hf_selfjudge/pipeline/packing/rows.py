@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention import attention_masks
-from ..lm_head import head_inputs
+from ...attention import attention_masks
+from ...lm_head import head_inputs
 from .split_attention import split_attention
 
 PACKABLE_LAYERS = ("full_attention", "sliding_attention")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .sources import Source
+from .language import Source
 
 GUESSES = ("prompt", "question", "instruction", "text", "messages")
 """Columns taken for the prompt, the first that is there, when the mapping does not name one."""

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..files import remove_leftovers, write_bytes
-from .records import Prompt, Response, Table
+from ...files import remove_leftovers, write_bytes
+from ..records import Prompt, Response, Table
 
 AnyTable = TypeVar("AnyTable", bound=Table)
 

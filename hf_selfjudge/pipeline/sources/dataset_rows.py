@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .language import PLAYGROUND, Source, file_kind
 from .mapping import RawPrompt, Row, compile_mapping, content_hash, to_json
-from .sources import PLAYGROUND, Source, file_kind
 
 PLAYGROUND_ROUNDS = 4
 """How often the playground's list is doubled when prompts of it are skipped."""
@@ -53,7 +53,7 @@ def _in_fold(source: Source, prompt: RawPrompt) -> bool:
 
 
 def _read_playground(source: Source, seed: int) -> Iterator[RawPrompt]:
-    from ..playground import world
+    from ...playground import world
 
     task, count, done = source.task or "", source.count or 0, 0
     for _ in range(PLAYGROUND_ROUNDS):

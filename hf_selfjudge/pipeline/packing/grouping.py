@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import LOOK_AHEAD_FEATURES
-from ..features import AHEAD
-from .packing import ALIGNMENT, Branches, Ints, padded
-from .records import Mismatches, Response
-from .settings import ScoreSettings
+from ...config import LOOK_AHEAD_FEATURES
+from ...features import AHEAD
+from ..records import Mismatches, Response
+from ..settings import ScoreSettings
+from .rows import ALIGNMENT, Branches, Ints, padded
 
 
 @dataclass(frozen=True)

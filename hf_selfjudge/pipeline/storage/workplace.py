@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from torch import Tensor
 
-from .build_settings import BuildSettings
-from .models import Pair
-from .records import Mismatches, Outcomes, Prompt, Response, Substitutions
-from .storage import Note, Shards, read_prompts, read_responses, read_table, read_tensors
+from ..build_settings import BuildSettings
+from ..models import Pair
+from ..records import Mismatches, Outcomes, Prompt, Response, Substitutions
+from .shards import Note, Shards, read_prompts, read_responses, read_table, read_tensors
 
 if TYPE_CHECKING:
-    from .calibrate import Calibration
-    from .fit import FitResult
+    from ..calibrate import Calibration
+    from ..fit import FitResult
 
 SUFFIXES = {"prompts": "jsonl", "respond": "jsonl"}
 """Stages whose shards are lists of small objects; those of the others are tables."""
@@ -91,7 +91,7 @@ class Workplace:
     @cached_property
     def autojudged(self) -> set[int]:
         """The prompts that need AutoJudge's evidence."""
-        from .autojudge import autojudge_prompts
+        from ..autojudge import autojudge_prompts
 
         return set(autojudge_prompts(self.prompts, self.settings.label))
 
@@ -113,14 +113,14 @@ class Workplace:
     @property
     def fit_result(self) -> FitResult:
         """The fitted judge and how the others did."""
-        from .fit import FitResult
+        from ..fit import FitResult
 
         return FitResult.from_dict(self.note("fit").info, read_tensors(self.shards["fit"].path(0))[0])
 
     @property
     def calibration(self) -> Calibration:
         """The judge's operating points and what was measured."""
-        from .calibrate import Calibration
+        from ..calibrate import Calibration
 
         return Calibration.from_dict(self.note("calibrate").info)
 

@@ -178,7 +178,7 @@ def _parse_mapping(spec: str, query: str) -> dict[str, Any]:
 
 
 def _playground(spec: str, base: str, count: int | None, mapping: dict[str, Any]) -> list[Source]:
-    from ..playground.world import TASKS
+    from ...playground.world import TASKS
 
     task = base.removeprefix(PLAYGROUND).removeprefix("/")
     if task and task not in TASKS:
@@ -251,7 +251,7 @@ def _check_checker(source: Source) -> None:
     checker = source.preset.checker
     if checker is None:
         return
-    from ..checkers import CHECKERS
+    from ...checkers import CHECKERS
 
     if checker not in CHECKERS:
         raise ValueError(f"{source.spec}: no checker {checker!r}; {_nearest(checker, CHECKERS)}expected one of "

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import JudgeConfig
-from ..judge import SelfJudgeVerifier
+from ...config import JudgeConfig
+from ...judge import SelfJudgeVerifier
+from ..settings import REDUCTIONS, SUFFIXES, FitSettings
+from .judges import Trained, train
 from .labelled_rows import CALIBRATION, TRAIN, VALIDATION, LabelledRows
 from .linear_models import C_GRID
 from .metrics import auc
-from .settings import REDUCTIONS, SUFFIXES, FitSettings
-from .training import Trained, train
 
 
 def verifier(

@@ -1,0 +1,1 @@
+"""Many substitutions of a text in one forward."""

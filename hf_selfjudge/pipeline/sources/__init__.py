@@ -1,0 +1,1 @@
+"""Where prompts come from: presets, Hub datasets, files, the playground."""
