@@ -61,11 +61,98 @@ def loop_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + conditions
 
 
+def engine_table(results: dict[str, Any], batches: dict[str, Any]) -> str:
+    """The engine on a GPU against plain and stock assisted generation, and larger batches, in Markdown."""
+    stock = results["stock_assisted"]["tokens_per_s"]
+    ours = results["ours"][0]
+    rows = [
+        ("`generate`, greedy", results["plain"]["tokens_per_s"], ""),
+        ("`generate(assistant_model=)`", stock, "1.0x"),
+        ("`generate(assistant_model=, judge=)`", ours["tokens_per_s"], f"**{ours['over_stock_assisted']:.1f}x**"),
+        ("floor: every weight read once per forward", results["floor"]["tokens_per_s"], ""),
+    ]
+    lines = ["| batch 1 | tokens/s | stock assisted = 1 |", "| --- | ---: | ---: |"]
+    lines += [f"| {name} | {speed:.0f} | {ratio} |" for name, speed, ratio in rows]
+    split = ", ".join(f"{name} {value:.2f}" for name, value in ours["phases_ms"].items())
+    larger = ", ".join(
+        f"{run['tokens_per_s']:.0f} tokens/s at batch {run['batch']} ({run['over_batch_1']:.1f}x batch 1)"
+        for run in batches["ours"]
+        if run["batch"] > 1
+    )
+    settings = results["settings"]
+    memory = batches["ours"][-1]["memory_gb"]
+    conditions = (
+        f"\n`{results['command']}`: {results['target']} / {results['draft']} shapes with random weights, "
+        f"{results['device']}, {results['dtype']}, prompt {settings['prompt']}, {settings['new_tokens']} new tokens, "
+        f"gamma {settings['gamma']}, {settings['accept']} draft tokens accepted per cycle (forced, the same for both "
+        f"assisted methods); torch {results['versions']['torch']}, transformers {results['versions']['transformers']}. "
+        f"A cycle takes {ours['cycle_ms']:.1f} ms ({split}); the judge is {100 * ours['judge_share']:.2f} % of it. "
+        f"Larger batches, in a run of their own: {larger}; peak memory at batch {batches['ours'][-1]['batch']} "
+        f"{memory['peak']:.1f} GB, of which weights {memory['weights']:.1f} and caches {memory['caches']:.1f}."
+    )
+    return "\n".join(lines) + "\n" + conditions
+
+
+def labelling_text(results: dict[str, Any]) -> str:
+    """The speed of scoring in one sentence."""
+    full, one = results["full"], results["one_by_one"]
+    return (
+        f"{full['mismatches']:,} mismatches scored in {full['seconds']:.0f} s ({full['mismatches_per_second']:.0f} per "
+        f"second, {full['times_whole']:.0f} times one forward per mismatch, {100 * full['useful_share']:.0f} % of the "
+        f"card's matmul rate): `{results['command']}`, {results['device']}, {results['dtype']}, random weights, "
+        f"prompts of {results['work']['prompt']} and responses of {results['work']['answer']} tokens, "
+        f"{results['work']['mismatches']} mismatches each, N = {results['work']['N']}; one by one "
+        f"{one['whole_per_second']:.0f} per second."
+    )
+
+
+def rules_table(results: dict[str, Any]) -> str:
+    """Every method at matched score, in Markdown."""
+    lines = [
+        "| method | its point, chosen on other items | accepted per cycle | task score, points from exact |",
+        "| --- | --- | ---: | ---: |",
+    ]
+    found = results["matched"]["within"]["methods"]
+    figures = {name: entry["test"] for name, entry in found.items()}
+    for name in sorted(figures, key=lambda name: -figures[name]["accepted_per_cycle"]["estimate"]):
+        test, rule = figures[name], results["points"][found[name]["point"]]["rule"]
+        loss = test["score_difference"]
+        bold = "**" if name == "ours" else ""
+        lines.append(
+            f"| {bold}{name}{bold} | `{rule}` | {test['accepted_per_cycle']['estimate']:.2f} "
+            f"| {100 * loss['estimate']:+.2f} [{100 * loss['low']:+.2f}, {100 * loss['high']:+.2f}] |"
+        )
+    bench, known = results["settings"]["bench"], results["conditions"]
+    tasks = known["items"]["test"]
+    conditions = (
+        f"\n`{results['command']}`: embedded pair, {known['hardware']}, {bench['dtype']}, gamma {bench['gamma']}, "
+        f"greedy, {len(tasks)} tasks with {next(iter(tasks.values()))['count']} test items each, 95 % paired bootstrap "
+        "intervals. Each method stands at its longest point that lost at most one point of score on "
+        f"{next(iter(known['items']['selection'].values()))['count']} training-split items per task; a method "
+        "without such a point stands at exact. Accepted per cycle: draft tokens kept per verified block."
+    )
+    return "\n".join(lines) + "\n" + conditions
+
+
 def render(text: str) -> str:
     """README's text with every marked block made anew."""
+    read = {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in (
+            "demo",
+            "assisted-cpu",
+            "bench-h200",
+            "bench-h200-batches",
+            "labelling-h200",
+            "rules-playground/compare",
+        )
+    }
     blocks = {
-        "demo": demo_table(json.loads((RESULTS / "demo.json").read_text())),
-        "loop": loop_table(json.loads((RESULTS / "assisted-cpu.json").read_text())),
+        "demo": demo_table(read["demo"]),
+        "loop": loop_table(read["assisted-cpu"]),
+        "engine": engine_table(read["bench-h200"], read["bench-h200-batches"]),
+        "labelling": labelling_text(read["labelling-h200"]),
+        "rules": rules_table(read["rules-playground/compare"]),
     }
     for name, block in blocks.items():
         pattern = re.compile(rf"(<!-- {name}: .*?-->\n).*?(\n<!-- end -->)", re.DOTALL)
