@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from ..engine.forward import why_not_static as why_not_static_model
+from ..engine import forward
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
@@ -141,14 +141,15 @@ class JudgeDecoding:
     ) -> RowCaches:
         """Static caches on a GPU where both models can, or where asked for; else dynamic ones."""
         settings = DraftSettings.resolve(self.draft_settings, config, self.draft)
-        reason = why_not_static(model, self.draft if self._steps_a_draft(config) else None, model_kwargs)
+        caches = RowCaches(padding, True, settings, config.max_length)
+        reason = why_not_static(model, self.draft if self._steps_a_draft(config) else None, model_kwargs, caches)
         asked = config.cache_implementation
         if asked == "static" and reason is not None:
             raise ValueError(f"cache_implementation='static' cannot be had: {reason}. Leave it out.")
         if asked is None and model.device.type == "cuda" and reason is not None:
             logger.info("Dynamic caches, without CUDA graphs: %s.", reason)
         static = reason is None and (asked == "static" or (asked is None and model.device.type == "cuda"))
-        return RowCaches(padding, static, settings, config.max_length)
+        return replace(caches, static=static)
 
     def _steps_a_draft(self, config: GenerationConfig) -> bool:
         """Whether our own generator drafts: a draft model of the same vocabulary, stepped token by token."""
@@ -246,18 +247,23 @@ class RowCaches:
             return 1
         return self.settings.num_assistant_tokens if self.settings.num_assistant_tokens_schedule == "constant" else 4
 
+    @property
+    def capacity(self) -> int:
+        """Slots of a static cache: a row near its end is drafted for as long as the others are, and filled up."""
+        return self.max_length + self.settings.num_assistant_tokens + self.granule + 2
+
     def of(
         self, model: PreTrainedModel, vocab_size: int | None = None, with_hidden: bool = False
     ) -> CachedModel | StaticModel:
         """A cache for one of the models."""
         if not self.static:
             return CachedModel(model, self.padding, vocab_size, with_hidden)
-        # a row near its end is drafted for as long as the others are, and filled up
-        beyond = self.settings.num_assistant_tokens + self.granule + 2
-        return StaticModel(model, self.padding, self.max_length + beyond, vocab_size)
+        return StaticModel(model, self.padding, self.capacity, vocab_size)
 
 
-def why_not_static(model: PreTrainedModel, draft: PreTrainedModel | None, model_kwargs: dict[str, Any]) -> str | None:
+def why_not_static(
+    model: PreTrainedModel, draft: PreTrainedModel | None, model_kwargs: dict[str, Any], caches: RowCaches
+) -> str | None:
     """What keeps a call from static caches, or None."""
     if draft is None:
         return "static caches need a draft model with the target's tokenizer"
@@ -269,7 +275,8 @@ def why_not_static(model: PreTrainedModel, draft: PreTrainedModel | None, model_
     known = model_kwargs["past_key_values"].get_seq_length()
     if int(known) > 0:
         return f"past_key_values holds {int(known)} tokens already"
-    return why_not_static_model(model) or why_not_static_model(draft)
+    reason = forward.why_not_static(model) or forward.why_not_static(draft)
+    return reason or forward.why_too_large((model, draft), len(caches.padding), caches.capacity)
 
 
 def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .body import FusedBody, PlainBody, why_not_fusable
-from .row_cache import RowCache
+from .row_cache import RowCache, cache_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ PREFILL = 512
 """Prompts are read in pieces of this many tokens, which bounds the memory of their masks."""
 GRANULE = 256
 """Capacities are multiples of this, so that calls of similar length share a cache and its graphs."""
+SHARE = 0.5
+"""Static caches may take this much of the free memory; the rest is for activations and for others."""
 SLACK = 4
 """A cache up to this much larger than a call needs is used for it."""
 GRAPH_TOKENS = 2048
@@ -125,12 +128,17 @@ _idle: WeakKeyDictionary[PreTrainedModel, list[Forward]] = WeakKeyDictionary()
 
 def borrow(model: PreTrainedModel, rows: int, length: int) -> Forward:
     """A forward for `rows` texts of up to `length` tokens: one that an earlier call gave back, or a new one."""
-    idle = _idle.setdefault(model, [])
-    for index, forward in enumerate(idle):
-        if forward.fits(model, rows, length):
-            return idle.pop(index)
-    idle.clear()  # one cache per model is kept: of another shape, it only takes memory
-    return Forward(model, rows, rounded(length))
+    found = _fitting(model, rows, length)
+    if found is None:
+        _idle.pop(model, None)  # one cache per model is kept: of another shape, it only takes memory
+        return Forward(model, rows, rounded(length))
+    _idle[model].remove(found)
+    return found
+
+
+def _fitting(model: PreTrainedModel, rows: int, length: int) -> Forward | None:
+    """A kept forward that a call can use."""
+    return next((forward for forward in _idle.get(model, []) if forward.fits(model, rows, length)), None)
 
 
 def give_back(model: PreTrainedModel, forward: Forward) -> None:
@@ -166,6 +174,22 @@ def why_not_static(model: PreTrainedModel) -> str | None:
     if not hasattr(config, "num_attention_heads") or not hasattr(config, "num_hidden_layers"):
         return f"{name}'s config does not tell its heads and layers"
     return None
+
+
+def why_too_large(models: Sequence[PreTrainedModel], rows: int, length: int) -> str | None:
+    """Whether static caches of full length would crowd a GPU, or None. They are for the longest text there may be."""
+    if models[0].device.type != "cuda" or any(_fitting(model, rows, length) is not None for model in models):
+        return None
+    needed = sum(cache_bytes(model, rows, rounded(length)) for model in models)
+    free = torch.cuda.mem_get_info(models[0].device)[0] + _unused(models[0].device)
+    if needed <= SHARE * free:
+        return None
+    return f"static caches for {rows} x {length} tokens take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
+
+
+def _unused(device: torch.device) -> int:
+    """Bytes that torch holds and does not use."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def weight_addresses(model: PreTrainedModel) -> int:

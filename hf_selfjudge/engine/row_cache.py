@@ -24,11 +24,9 @@ class RowCache(Cache):
     """
 
     def __init__(self, model: PreTrainedModel, rows: int, capacity: int) -> None:
-        config = model.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        layer_count, heads, dim = cache_shape(model)
         shape = (rows, heads, capacity, dim)
-        layers = [RowLayer(shape, model.dtype, model.device) for _ in range(config.num_hidden_layers)]
+        layers = [RowLayer(shape, model.dtype, model.device) for _ in range(layer_count)]
         super().__init__(layers=layers)
         self.rows, self.capacity = rows, capacity
 
@@ -56,6 +54,20 @@ class RowCache(Cache):
     def bytes(self) -> int:
         """Memory of all keys and values."""
         return sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in self.layers)
+
+
+def cache_shape(model: PreTrainedModel) -> tuple[int, int, int]:
+    """Layers, heads of keys and values, and their dimension."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.num_hidden_layers, heads, dim
+
+
+def cache_bytes(model: PreTrainedModel, rows: int, capacity: int) -> int:
+    """What a cache of this size takes."""
+    layers, heads, dim = cache_shape(model)
+    return 2 * layers * rows * heads * capacity * dim * model.dtype.itemsize
 
 
 class RowLayer(CacheLayerMixin):

@@ -6,7 +6,7 @@ from tiny import FAMILIES, build_judge, build_model, prompts
 
 from hf_selfjudge.engine import forward as engine
 from hf_selfjudge.engine.body import FusedBody, fuse, why_not_fusable
-from hf_selfjudge.engine.row_cache import RowCache
+from hf_selfjudge.engine.row_cache import RowCache, cache_bytes
 
 LENGTH = 20
 
@@ -118,6 +118,22 @@ def test_fusing_moves_weights_without_changing_the_model(tmp_path):
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
+def test_caches_that_would_crowd_the_gpu_are_refused(monkeypatch):
+    class OnGpu:
+        device = torch.device("cuda")
+
+    model = build_model()
+    one = cache_bytes(model, 2, 256)
+    assert one == RowCache(model, 2, 256).bytes
+    monkeypatch.setattr(engine, "cache_bytes", lambda model, rows, capacity: 40 * rows)
+    monkeypatch.setattr(engine, "_unused", lambda device: 20)
+    monkeypatch.setattr(engine, "_idle", {})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (300, 1000))
+    assert engine.why_too_large((OnGpu(), OnGpu()), 2, 100) is None
+    assert "take 0.0 GB" in engine.why_too_large((OnGpu(), OnGpu()), 3, 100)
+    assert engine.why_too_large((model, model), 10**6, 10**9) is None  # where nobody said how much is free
 
 
 def test_what_static_caches_cannot_do_is_said(pair):
