@@ -129,9 +129,18 @@ def rules_table(results: dict[str, Any]) -> str:
         f"greedy, {len(tasks)} tasks with {next(iter(tasks.values()))['count']} test items each, 95 % paired bootstrap "
         "intervals. Each method stands at its longest point that lost at most one point of score on "
         f"{next(iter(known['items']['selection'].values()))['count']} training-split items per task; a method "
-        "without such a point stands at exact. Accepted per cycle: draft tokens kept per verified block."
+        "without such a point stands at exact. Accepted per cycle: draft tokens kept per verified block. "
+        "If instead the whole interval must lie above minus one point on those items: "
     )
-    return "\n".join(lines) + "\n" + conditions
+    strict = results["matched"]["non-inferior"]["methods"]
+    longest = sorted(strict, key=lambda name: -strict[name]["test"]["accepted_per_cycle"]["estimate"])[:6]
+    conditions += "; ".join(
+        f"{name} {strict[name]['test']['accepted_per_cycle']['estimate']:.2f} "
+        f"({100 * strict[name]['test']['score_difference']['estimate']:+.2f}, "
+        f"`{results['points'][strict[name]['point']]['rule']}`)"
+        for name in longest
+    )
+    return "\n".join(lines) + "\n" + conditions + "."
 
 
 def render(text: str) -> str:
