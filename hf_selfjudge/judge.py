@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .config import MAX_CONFIG_BYTES, JudgeConfig, check_theta
+from .config import MAX_CONFIG_BYTES, JudgeConfig, check_theta, shown
 from .features import Block, judge_features
 from .files import atomic_path, write_text
 from .hub.card import LIBRARY, TAGS, judge_card
@@ -225,19 +225,21 @@ def _read_weights(path: Path, judge: SelfJudgeVerifier) -> dict[str, Tensor]:
     expected = {name: tuple(tensor.shape) for name, tensor in judge.state_dict().items()}
     size = path.stat().st_size
     if size > judge._max_bytes():
-        raise ValueError(f"{path} has {size} bytes, but config.json asks for {expected}. It is not this judge's file.")
+        raise ValueError(
+            f"{path} has {size} bytes, but config.json asks for {shown(expected)}. It is not this judge's file."
+        )
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             if found != expected:
                 raise ValueError(
-                    f"{path} holds {found}, but config.json asks for {expected}. "
+                    f"{path} holds {shown(found)}, but config.json asks for {shown(expected)}. "
                     "The two files are not of one judge: download or save them again."
                 )
             state = {name: file.get_tensor(name) for name in expected}
     except (SafetensorError, OSError, MemoryError) as error:
         raise ValueError(
-            f"{path} is not a readable safetensors file ({error}): truncated or corrupted. Download or save it again."
+            f"{path} is not a readable safetensors file ({str(error)[:300]}): truncated or corrupted. Download or save it again."
         ) from None
     not_float = [name for name, tensor in state.items() if not tensor.is_floating_point()]
     if not_float:

@@ -73,8 +73,8 @@ def hub_datasets(config: JudgeConfig) -> dict[str, str]:
     presets = _presets()
     found = {}
     for source in sources:
-        name = str(source).split("@")[0].split("?")[0].split("=")[0]
-        if name in presets and "=" not in str(source):
+        name = str(source).split("?")[0].split("@")[0]  # NAME@fold0?split=test; NAME=FILE is a file's
+        if name in presets:
             found[str(source)] = presets[name]
     return found
 

@@ -29,10 +29,10 @@ def token(text: Any) -> str:
     """A token or a piece of a response as code in which spaces and line breaks show."""
     shown = str(text).replace("\n", "↵").replace("\r", "").replace("\t", "⇥")
     lead, trail = len(shown) - len(shown.lstrip(" ")), len(shown) - len(shown.rstrip(" "))
-    if lead == len(shown):
-        shown = "␣" * lead
-    else:
+    if lead < len(shown):
         shown = "␣" * lead + shown[lead : len(shown) - trail] + "␣" * trail
+    else:  # nothing but spaces, which are both leading and trailing
+        shown = "␣" * lead
     return f"<code>{shown.translate(_MARKUP)}</code>"
 
 
@@ -50,7 +50,11 @@ def operating_points(config: JudgeConfig, report: dict[str, Any]) -> str:
         head += ["draft tokens accepted", "of the acceptable", "wrong among accepted", "guaranteed below"]
     rows = []
     for name, theta in sorted(config.thresholds.items(), key=lambda item: (item[1], item[0])):
-        row = [f"{code(name)}{' (default)' if name == config.default_threshold else ''}", _n(theta, 4), _n(1 - theta, 4)]
+        row = [
+            f"{code(name)}{' (default)' if name == config.default_threshold else ''}",
+            _n(theta, 4),
+            _n(1 - theta, 4),
+        ]
         point = measured.get(name, {})
         if measured:
             shares = ("accepted", "acceptable_accepted", "wrong", "bound")
@@ -74,7 +78,7 @@ def quality(config: JudgeConfig, report: dict[str, Any]) -> str:
         low_high = f" (95 % interval {interval[0]:.3f} to {interval[1]:.3f})" if interval else ""
         lines.append(
             f"ROC-AUC {calibration['auc']:.3f}{low_high} on {calibration.get('rows')} mismatches of "
-            f"{calibration.get('prompts')} held-out prompts; expected calibration error {_n(calibration.get('ece'), 3)}."
+            f"{calibration.get('prompts')} held-out prompts; calibration error {_n(calibration.get('ece'), 3)}."
         )
         paper = report.get("paper") or {}
         if paper.get("calibration_auc") is not None:
@@ -143,8 +147,8 @@ def limits(config: JudgeConfig, report: dict[str, Any], local: list[str]) -> str
     """What the judge is not good for; `local` are the models of its pair that are not on the Hub."""
     lines = [f"- {' and '.join(map(code, local))}: not on the Hub, load your own copy."] if local else []
     lines += [
-        "- Labels come from the target's own likelihoods and answers, not from people; a token that the target finds as "
-        "likely as its own can still be wrong.",
+        "- Labels come from the target's own likelihoods and answers, not from people; a token that the target finds "
+        "as likely as its own can still be wrong.",
         "- Figures hold for prompts like those it was trained and calibrated on (below).",
     ]
     if config.needs_draft_logits:

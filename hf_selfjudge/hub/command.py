@@ -20,7 +20,7 @@ def add_hub(commands: Any) -> None:
     push = commands.add_parser(
         "push",
         help="publish a judge on the Hub",
-        description="Upload a judge's own files (config, weights, card, report figures, custom_generate) in one commit. "
+        description="Upload a judge's own files (config, weights, card, report, custom_generate) in one commit. "
         "Stages' results in build/ stay here. What people wrote into the card, here or on the Hub, is kept.",
         epilog=PUSH_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -29,7 +29,9 @@ def add_hub(commands: Any) -> None:
     push.add_argument("repo", metavar="REPO", help="name on the Hub, org/name; made if it is not there")
     push.add_argument("--private", action="store_true", default=None, help="make a new repository private")
     push.add_argument("--revision", help="branch to push to, made if it is not there (default: main)")
-    push.add_argument("--dry-run", action="store_true", help="only list what would be uploaded; asks nothing of the Hub")
+    push.add_argument(
+        "--dry-run", action="store_true", help="only list what would be uploaded; asks nothing of the Hub"
+    )
     push.add_argument("--token", help="Hub token (default: the one of `hf auth login` or HF_TOKEN)")
     push.add_argument("--message", help="message of the commit")
     push.add_argument("--overwrite-card", action="store_true", help="drop what was edited in the Hub's card")
@@ -59,8 +61,7 @@ def _push(
 ) -> None:
     from .push import PushOptions, push, push_method
 
-    more = {} if message is None else {"commit_message": message}
-    options = PushOptions(private, revision, token, dry_run, overwrite_card, **more)
+    options = PushOptions(private, revision, token, dry_run, overwrite_card, message or PushOptions.commit_message)
     is_method = judge == "method" and not (Path(judge) / "config.json").exists()
     done = push_method(repo, options) if is_method else push(judge, repo, options)
     width = max(map(len, done.files))

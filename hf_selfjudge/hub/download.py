@@ -63,7 +63,7 @@ class Repository:
             )
 
     def at_commit_of(self, path: Path) -> Repository:
-        """This repository at the commit that a downloaded file is of: a push in between must not mix two judges."""
+        """The same repository at the commit that a downloaded file is of: a push in between must not mix two judges."""
         is_cached = path.parent.parent.name == "snapshots"
         return replace(self, revision=path.parent.name) if is_cached else self
 
@@ -102,7 +102,7 @@ def real_reason(repository: Repository) -> Iterator[None]:
         translated = _translated(error, repository)
         if translated is None:
             raise
-        raise translated from error
+        raise translated from None
 
 
 def _translated(error: Exception, repository: Repository) -> Exception | None:
@@ -114,7 +114,8 @@ def _translated(error: Exception, repository: Repository) -> Exception | None:
         )
     if isinstance(error, GatedRepoError):
         return PermissionError(
-            f"{name} is gated: its owner grants access by request. Ask for it on {constants.ENDPOINT}/{name} and {_login()}."
+            f"{name} is gated: its owner grants access by request. Ask for it on {constants.ENDPOINT}/{name} and "
+            f"{_login()}."
         )
     if isinstance(error, RepositoryNotFoundError):
         sent = _sends_token(repository.token)
@@ -132,11 +133,18 @@ def _translated(error: Exception, repository: Repository) -> Exception | None:
             f"{name} (revision {revision}) is not a judge: it has no config.json or no model.safetensors. Judges are "
             "pushed with `selfjudge push` or judge.push_to_hub."
         )
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, Exception):  # an upload that broke off
+        reason = error.__cause__
+        if isinstance(reason, HfHubHTTPError) or _is_network(reason):
+            return OSError(
+                f"{_first_line(error)}: {_first_line(reason)}. {name} is as it was before; run the same push again."
+            )
     if isinstance(error, HfHubHTTPError):
         return OSError(f"The Hub refused {name}: {_first_line(error)}. {_hint(error)}")
     if _is_network(error):
         return ConnectionError(
-            f"{constants.ENDPOINT} broke off ({type(error).__name__}: {_first_line(error)}) while reading {name}. Try again."
+            f"The connection to {constants.ENDPOINT} failed at {name} ({type(error).__name__}: {_first_line(error)}). "
+            "Try again."
         )
     return None
 
@@ -157,10 +165,10 @@ def _unreachable(error: Exception, repository: Repository) -> OSError:
 
 
 def _is_network(error: BaseException) -> bool:
-    """Whether the HTTP client, not the Hub, failed. huggingface_hub brings httpx along."""
-    import httpx
-
-    return isinstance(error, httpx.TransportError | ConnectionError | TimeoutError)
+    """Whether the HTTP client, not the Hub, failed. Its package differs between versions of huggingface_hub."""
+    client = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+    failed = isinstance(error, client) and not isinstance(error, HfHubHTTPError)
+    return failed or isinstance(error, ConnectionError | TimeoutError)
 
 
 def _first_line(error: BaseException) -> str:

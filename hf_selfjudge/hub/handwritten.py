@@ -82,7 +82,7 @@ def _yaml(card: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.strip().replace("\r\n", "\n").encode("utf-8", "replace")).hexdigest()[:16]
+    return hashlib.sha256(text.strip().encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _merged(theirs: str, ours: str) -> str:
@@ -102,7 +102,9 @@ def _load(text: str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"The card's YAML cannot be read ({error}). Correct README.md between its --- lines.") from None
+        raise ValueError(
+            f"The card's YAML cannot be read ({error}). Correct README.md between its --- lines."
+        ) from None
     if not isinstance(found, dict):
         return {}
     return {str(key): value for key, value in found.items()}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from ..config import JudgeConfig
 from ..judge import SelfJudgeVerifier
@@ -161,17 +161,30 @@ def _push(stage: Callable[[Path, str | None], None], repo_id: str, options: Push
         if options.revision and not options.create_pr:
             api.create_branch(repo_id, branch=options.revision, exist_ok=True)
         before = api.repo_info(repo_id, revision=options.revision).sha
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            folder_path=staging,
+        commit = api.create_commit(  # not upload_folder, which may spread the files over several commits
+            repo_id,
+            _operations(api, repo_id, staging, options),
             commit_message=options.commit_message,
             revision=options.revision,
             create_pr=options.create_pr,
-            allow_patterns=options.allow_patterns,
-            ignore_patterns=options.ignore_patterns,
-            delete_patterns=options.delete_patterns,
         )
         return Pushed(repo_id, commit.commit_url, _sizes(staging), commit.oid != before)
+
+
+def _operations(
+    api: HfApi, repo_id: str, staging: Path, options: PushOptions
+) -> list[CommitOperationAdd | CommitOperationDelete]:
+    files = filter_repo_objects(
+        _sizes(staging), allow_patterns=options.allow_patterns, ignore_patterns=options.ignore_patterns
+    )
+    added = [CommitOperationAdd(name, staging / name) for name in files]
+    if options.delete_patterns is None:
+        return [*added]
+    there = filter_repo_objects(
+        api.list_repo_files(repo_id, revision=options.revision), allow_patterns=options.delete_patterns
+    )
+    kept = {operation.path_in_repo for operation in added} | {".gitattributes"}
+    return [*added, *(CommitOperationDelete(name) for name in there if name not in kept)]
 
 
 def _hub_card(repository: Repository) -> str | None:

@@ -4,7 +4,15 @@ from typing import Any
 
 from hf_selfjudge import SelfJudgeVerifier, install
 
-OF_THE_DOWNLOAD = ("revision", "code_revision", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
+OF_THE_DOWNLOAD = (
+    "revision",
+    "code_revision",
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "subfolder",
+)
 
 
 def generate(model: Any, judge: Any = None, judge_threshold: Any = None, token: Any = None, **arguments: Any) -> Any:
