@@ -239,7 +239,8 @@ def _read_weights(path: Path, judge: SelfJudgeVerifier) -> dict[str, Tensor]:
             state = {name: file.get_tensor(name) for name in expected}
     except (SafetensorError, OSError, MemoryError) as error:
         raise ValueError(
-            f"{path} is not a readable safetensors file ({str(error)[:300]}): truncated or corrupted. Download or save it again."
+            f"{path} is not a readable safetensors file ({str(error)[:300]}): truncated or corrupted. "
+            "Download or save it again."
         ) from None
     not_float = [name for name, tensor in state.items() if not tensor.is_floating_point()]
     if not_float:

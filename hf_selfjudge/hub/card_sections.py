@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..config import JudgeConfig
@@ -28,11 +29,7 @@ def code(text: Any) -> str:
 def token(text: Any) -> str:
     """A token or a piece of a response as code in which spaces and line breaks show."""
     shown = str(text).replace("\n", "↵").replace("\r", "").replace("\t", "⇥")
-    lead, trail = len(shown) - len(shown.lstrip(" ")), len(shown) - len(shown.rstrip(" "))
-    if lead < len(shown):
-        shown = "␣" * lead + shown[lead : len(shown) - trail] + "␣" * trail
-    else:  # nothing but spaces, which are both leading and trailing
-        shown = "␣" * lead
+    shown = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), shown)
     return f"<code>{shown.translate(_MARKUP)}</code>"
 
 

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, hf_hub_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from ..config import JudgeConfig
@@ -149,6 +154,8 @@ def _card(path: Path, hub_card: str | None, new: str, overwrite: bool) -> str:
 
 def _push(stage: Callable[[Path, str | None], None], repo_id: str, options: PushOptions) -> Pushed:
     repository = Repository(repo_id, options.revision, options.token)
+    if constants.HF_HUB_OFFLINE and not options.dry_run:
+        raise ConnectionError("HF_HUB_OFFLINE is set, so nothing can be pushed. Unset it, or ask for a dry run.")
     with tempfile.TemporaryDirectory(prefix="selfjudge-") as name, real_reason(repository):
         validate_repo_id(repo_id)
         staging = Path(name)
@@ -194,9 +201,9 @@ def _hub_card(repository: Repository) -> str | None:
             path = hf_hub_download(repository.id, CARD, revision=revision, token=repository.token)
         except RevisionNotFoundError:
             continue
-        except (RepositoryNotFoundError, EntryNotFoundError) as error:
-            if isinstance(error, OSError) and isinstance(error, FileNotFoundError):
-                raise  # not in the cache and no network: nothing can be said about the Hub's card
+        except LocalEntryNotFoundError:
+            raise ConnectionError("no answer") from None
+        except (RepositoryNotFoundError, EntryNotFoundError):
             return None
         return Path(path).read_text(encoding="utf-8")
     return None

@@ -25,8 +25,9 @@ FORBIDDEN = (
 )
 VALUES = [
     None, True, False, 0, -1, 1, 1 << 20, 1 << 64, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"), "", "x",
-    "\ud800", "../../../etc/passwd", "hidden", "\x00", [], {}, [[]], [None], ["hidden"], ["hidden", "hidden"], {"id": "x"},
-    {"x": 1}, [1 << 20] * 40, "x" * 70000, ["ahead_known"] * 500, {"f1": 2}, {"": 0.5}, {"f1": "0.4"}, [["hidden"]], [{}],
+    "\ud800", "../../../etc/passwd", "hidden", "\x00", [], {}, [[]], [None], ["hidden"], ["hidden", "hidden"],
+    {"id": "x"}, {"x": 1}, [1 << 20] * 40, "x" * 70000, ["ahead_known"] * 500, {"f1": 2}, {"": 0.5}, {"f1": "0.4"},
+    [{}], [["hidden"]],
 ]  # fmt: skip
 _watched: list[str] | None = None
 

@@ -288,10 +288,13 @@ def test_without_network_the_cache_serves(hub, owner, folder, tmp_path):
         assert load(owner, "org/cached") == found
         with pytest.raises(Failed, match="not in the cache, and HF_HUB_OFFLINE is set"):
             load(owner, "org/uncached")
+        with pytest.raises(Failed, match="HF_HUB_OFFLINE is set, so nothing can be pushed"):
+            push(owner, folder, "org/cached")
     finally:
         home = owner("constants.HF_HUB_OFFLINE = False\nresult = constants.HF_HOME")
     cut_off = Client("http://127.0.0.1:9", Path(home))
     try:
+        cut_off("import time\ntime.sleep = lambda seconds: None")  # the client tries six times
         assert load(cut_off, "org/cached") == found
         with pytest.raises(Failed, match=r"http://127.0.0.1:9 cannot be reached \(Connect") as failed:
             load(cut_off, "org/uncached")
