@@ -131,6 +131,10 @@ def test_custom_generate_from_a_local_folder_alone(hub, models, folder, tmp_path
         assert out == expected.tolist()
         with pytest.raises(Failed, match="needs judge="):
             fresh(GENERATE, method=str(tmp_path / "method"), judge=None, **values)
+        fresh(GENERATE, method=str(tmp_path / "method"), judge="topk:2", **values)
+        values["options"] = {"judge_threshold": 0.5}
+        with pytest.raises(Failed, match="judge_threshold is for judges"):
+            fresh(GENERATE, method=str(tmp_path / "method"), judge="exact", **values)
     finally:
         fresh.close()
 

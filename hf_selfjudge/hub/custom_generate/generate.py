@@ -3,6 +3,7 @@
 from typing import Any
 
 from hf_selfjudge import SelfJudgeVerifier, install
+from hf_selfjudge.rules import RULES
 
 OF_THE_DOWNLOAD = (
     "revision",
@@ -29,10 +30,12 @@ def generate(model: Any, judge: Any = None, judge_threshold: Any = None, token: 
         raise ValueError("Judge decoding needs judge=: a judge's folder or Hub id, or a rule such as 'topk:2'.")
     for name in OF_THE_DOWNLOAD:
         arguments.pop(name, None)
-    if isinstance(judge, str) and ":" not in judge and (token is not None or judge_threshold is not None):
+    is_rule = isinstance(judge, str) and (":" in judge or judge in RULES)
+    if isinstance(judge, str) and not is_rule:
         judge = SelfJudgeVerifier.from_pretrained(judge, threshold=judge_threshold, token=token)
     elif judge_threshold is not None:
+        if not isinstance(judge, SelfJudgeVerifier):
+            raise ValueError(f"judge_threshold is for judges, but judge= is {judge!r}. Leave it out.")
         judge = judge.with_threshold(judge_threshold)
     install()
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return model.generate(judge=judge, **given)
+    return model.generate(judge=judge, **arguments)
