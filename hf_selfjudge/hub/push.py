@@ -5,6 +5,8 @@ A commit is one step on the Hub, so an upload that breaks off leaves the version
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from ..config import JudgeConfig
+from ..files import write_text
 from ..judge import SelfJudgeVerifier
 from .card import folder_card, hub_datasets, read_report
 from .card_sections import FIGURES
@@ -32,6 +35,7 @@ METHOD = Path(__file__).parent / "custom_generate"
 METHOD_FILES = ("generate.py", "requirements.txt")
 REPORT_FILES = ("report/report.json", *(f"report/{name}.png" for name in FIGURES))
 CARD = "README.md"
+PUSHED = ".pushed.json"
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,32 @@ def push(folder: str | Path, repo_id: str, options: PushOptions = PushOptions())
     """
     folder = Path(folder)
     SelfJudgeVerifier.from_pretrained(folder)  # what cannot be loaded is not published
+    place = f"{repo_id}@{options.revision or 'main'}"
+    cards = []
 
     def stage(staging: Path, hub_card: str | None) -> None:
-        stage_judge(folder, staging, repo_id, hub_card, options.overwrite_card)
+        from_here = hub_card is not None and pushed_cards(folder).get(place) == _digest(hub_card)
+        stage_judge(folder, staging, repo_id, hub_card, options.overwrite_card, from_here)
+        cards.append((staging / CARD).read_text(encoding="utf-8"))
 
-    return _push(stage, repo_id, options)
+    done = _push(stage, repo_id, options)
+    here = folder / CARD
+    if not options.dry_run and here.is_file() and is_edited(here.read_text(encoding="utf-8")):
+        known = {**pushed_cards(folder), place: _digest(cards[0])}
+        write_text(folder / PUSHED, json.dumps(known, indent=2) + "\n")
+    return done
+
+
+def pushed_cards(folder: Path) -> dict[str, str]:
+    """Digests of the handwritten cards that were pushed from a folder, by repository and revision.
+
+    A card on the Hub that is one of them was not edited there since, so the folder's may take its place.
+    """
+    try:
+        found = json.loads((folder / PUSHED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def push_method(repo_id: str, options: PushOptions = PushOptions()) -> Pushed:  # noqa: B008 (frozen)
@@ -92,8 +117,24 @@ def write_method(folder: Path, card: str | None = None) -> None:
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
-def stage_judge(folder: Path, staging: Path, repo_id: str, hub_card: str | None, overwrite: bool = False) -> None:
-    """Put exactly what is published of a judge into `staging`."""
+def stage_judge(
+    folder: Path,
+    staging: Path,
+    repo_id: str,
+    hub_card: str | None,
+    overwrite: bool = False,
+    from_here: bool = False,
+) -> None:
+    """Put exactly what is published of a judge into `staging`.
+
+    Args:
+        folder: the judge's folder.
+        staging: an empty folder.
+        repo_id: the judge's name on the Hub.
+        hub_card: the card that the Hub has now.
+        overwrite: drop what was edited in the Hub's card.
+        from_here: whether the Hub's card is one that was pushed from this folder.
+    """
     config = JudgeConfig.load(folder / "config.json")
     report = read_report(folder, config)
     for name in ("config.json", "model.safetensors", *(REPORT_FILES if report else ())):
@@ -109,7 +150,7 @@ def stage_judge(folder: Path, staging: Path, repo_id: str, hub_card: str | None,
         (staging / ".eval_results").mkdir()
         (staging / ".eval_results" / "judge.yaml").write_text(results, encoding="utf-8")
     card = str(folder_card(folder, repo_id))
-    (staging / CARD).write_text(_card(folder / CARD, hub_card, card, overwrite), encoding="utf-8")
+    (staging / CARD).write_text(_card(folder / CARD, hub_card, card, overwrite, from_here), encoding="utf-8")
 
 
 def eval_results(config: JudgeConfig, report: dict[str, Any]) -> str:
@@ -134,11 +175,11 @@ def eval_results(config: JudgeConfig, report: dict[str, Any]) -> str:
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False) if entries else ""
 
 
-def _card(path: Path, hub_card: str | None, new: str, overwrite: bool) -> str:
+def _card(path: Path, hub_card: str | None, new: str, overwrite: bool, from_here: bool) -> str:
     """The card to publish: the freshly generated one around what a person wrote, in the folder or on the Hub."""
     here = path.read_text(encoding="utf-8") if path.is_file() else ""
     here_edited, there_edited = is_edited(here), is_edited(hub_card or "")
-    if here_edited and there_edited and not same_hand(here, hub_card or "") and not overwrite:
+    if here_edited and there_edited and not (overwrite or from_here or same_hand(here, hub_card or "")):
         one, other = updated(here, new), updated(hub_card or "", new)
         if one != other:
             raise ValueError(
@@ -207,6 +248,10 @@ def _hub_card(repository: Repository) -> str | None:
             return None
         return Path(path).read_text(encoding="utf-8")
     return None
+
+
+def _digest(card: str) -> str:
+    return hashlib.sha256(card.encode("utf-8", "replace")).hexdigest()
 
 
 def _copy_method(folder: Path) -> None:

@@ -196,6 +196,13 @@ def test_a_hand_edited_card_survives(hub, owner, folder, tmp_path):
         push(owner, tmp_path, "org/card")
     push(owner, tmp_path, "org/card", overwrite_card=True)
     assert repo.text("README.md") == "Mine here."
+    (tmp_path / "README.md").write_text("Mine here, again.")  # nobody touched the Hub's card since
+    push(owner, tmp_path, "org/card")
+    assert repo.text("README.md") == "Mine here, again."
+    repo.put("README.md", b"Theirs.")
+    (tmp_path / "README.md").write_text("Mine here, at last.")
+    with pytest.raises(Failed, match="edited by hand both"):
+        push(owner, tmp_path, "org/card")
 
 
 def test_an_interrupted_upload_leaves_the_old_version(hub, owner, visitor, folder, tmp_path):
