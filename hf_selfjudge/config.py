@@ -151,7 +151,7 @@ class JudgeConfig:
         _expect(isinstance(found, dict), "config.json", type(found).__name__, "a JSON object")
         if "format_version" in found and not _is_format(found["format_version"]):
             raise ValueError(
-                f"The judge's format_version is {found['format_version']!r}; this version of hf_selfjudge reads "
+                f"The judge's format_version is {shown(found['format_version'])}; this version of hf_selfjudge reads "
                 f"{FORMAT_VERSION}. Upgrade hf_selfjudge, or take a judge saved in format {FORMAT_VERSION}."
             )
         known = {f.name for f in fields(cls)}
@@ -161,7 +161,7 @@ class JudgeConfig:
         if missing or unknown:
             raise ValueError(
                 f"The judge's config.json has {'no ' + ', '.join(missing) if missing else 'all fields'}"
-                f"{' and unknown ' + ', '.join(unknown) if unknown else ''}; "
+                f"{' and unknown ' + ', '.join(unknown)[:300] if unknown else ''}; "
                 f"expected {sorted(required)} and optionally {sorted(known - required)}."
             )
         return cls(**{name: _decode(name, found[name]) for name in known & set(found)})
@@ -186,6 +186,15 @@ def check_theta(theta: Any, name: str) -> float:
     return float(theta)
 
 
+def shown(value: Any, length: int = 300) -> str:
+    """A value in an error message: short, whatever a broken file holds."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested too deeply"
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
 def _decode(name: str, value: Any) -> Any:
     """One field of config.json as the dataclass holds it."""
     if name in ("features", "hidden_units"):
@@ -200,7 +209,7 @@ def _decode(name: str, value: Any) -> Any:
 
 def _expect(ok: bool, what: str, found: Any, expected: str) -> None:
     if not ok:
-        raise ValueError(f"Bad judge configuration: {what} is {found!r}, expected {expected}.")
+        raise ValueError(f"Bad judge configuration: {what} is {shown(found)}, expected {expected}.")
 
 
 def _is_int(value: Any) -> bool:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import copy
 import os
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
+from huggingface_hub import ModelCard, ModelHubMixin
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .card import TAGS, judge_card
-from .config import JudgeConfig, check_theta
+from .config import MAX_CONFIG_BYTES, JudgeConfig, check_theta, shown
 from .features import Block, judge_features
 from .files import atomic_path, write_text
+from .hub.card import LIBRARY, TAGS, judge_card
+from .hub.download import Repository
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -30,8 +32,8 @@ WEIGHTS_FILE = "model.safetensors"
 class SelfJudgeVerifier(
     nn.Module,
     ModelHubMixin,
-    library_name="hf-selfjudge",
-    tags=TAGS,
+    library_name=LIBRARY,
+    tags=list(TAGS),
 ):
     """A logistic regression (or a small MLP) on the features named in its config.
 
@@ -81,7 +83,7 @@ class SelfJudgeVerifier(
         _check_finite(self.state_dict(), "the given weights")
         return self
 
-    # -- the Hub's three verbs (push_to_hub is inherited) ---------------------------------------------------------
+    # -- the Hub's three verbs -----------------------------------------------------------------------------------
 
     def save_pretrained(
         self,
@@ -130,28 +132,64 @@ class SelfJudgeVerifier(
             local_files_only: use the cache only.
         """
         source = str(pretrained_model_name_or_path)
-        paths = {}
-        for name in (CONFIG_FILE, WEIGHTS_FILE):
-            if os.path.isdir(source):
-                paths[name] = _local_file(Path(source), name)
-            else:
-                paths[name] = Path(
-                    hf_hub_download(
-                        source,
-                        name,
-                        revision=revision,
-                        token=token,
-                        cache_dir=cache_dir,
-                        force_download=force_download,
-                        local_files_only=local_files_only,
-                    )
-                )
-        with torch.device("meta"):  # memory is taken only for weights that the file really has
-            judge = cls(JudgeConfig.load(paths[CONFIG_FILE]))
-        judge.load_state_dict(_read_weights(paths[WEIGHTS_FILE], judge), strict=True, assign=True)
+        if os.path.isdir(source):
+            config = _local_file(Path(source), CONFIG_FILE)
+            judge = cls._empty(config)
+            weights = _local_file(Path(source), WEIGHTS_FILE)
+        else:
+            repository = Repository(source, revision, token, cache_dir, force_download, local_files_only)
+            config = repository.file(CONFIG_FILE, MAX_CONFIG_BYTES)
+            judge = cls._empty(config)
+            weights = repository.at_commit_of(config).file(WEIGHTS_FILE, judge._max_bytes())
+        judge.load_state_dict(_read_weights(weights, judge), strict=True, assign=True)
         if threshold is not None:
             judge.threshold = judge.config.theta(threshold)
         return judge.eval()
+
+    @classmethod
+    def _empty(cls, config: Path) -> SelfJudgeVerifier:
+        with torch.device("meta"):  # memory is taken only for weights that the file really has
+            return cls(JudgeConfig.load(config))
+
+    def _max_bytes(self) -> int:
+        """More than any file with this judge's weights has: 8 bytes a number, and a header."""
+        return 8 * sum(parameter.numel() for parameter in self.parameters()) + MAX_CONFIG_BYTES
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        config: Any = None,
+        commit_message: str = "Push a judge with hf-selfjudge",
+        private: bool | None = None,
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
+        allow_patterns: list[str] | str | None = None,
+        ignore_patterns: list[str] | str | None = None,
+        delete_patterns: list[str] | str | None = None,
+        model_card_kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        """Upload the judge to the Hub; returns the commit's address. A card that somebody edited there is kept.
+
+        `selfjudge push` also uploads the report of a build. The arguments are those of huggingface_hub, of which
+        `config` and `model_card_kwargs` are not used: a judge brings its own.
+        """
+        from .hub.push import PushOptions, push  # it stands on this module
+
+        options = PushOptions(
+            private=private,
+            revision=branch,
+            token=token,
+            commit_message=commit_message,
+            create_pr=create_pr,
+            allow_patterns=allow_patterns,
+            ignore_patterns=ignore_patterns,
+            delete_patterns=delete_patterns,
+        )
+        with tempfile.TemporaryDirectory(prefix="selfjudge-") as folder:
+            self.save_pretrained(folder)
+            return str(push(folder, repo_id, options).url)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The README.md of a saved or pushed judge."""
@@ -174,24 +212,35 @@ def _local_file(folder: Path, name: str) -> Path:
             f"{folder} has no {name}. A judge folder holds {CONFIG_FILE} and {WEIGHTS_FILE}; "
             "write one with judge.save_pretrained(folder)."
         )
+    inside = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":  # the Hub's cache links to its own blobs
+        inside.append(folder.resolve().parent.parent / "blobs")
+    if not any(path.resolve().is_relative_to(root) for root in inside):
+        raise ValueError(f"{path} is a link out of the judge's folder, to {path.resolve()}. Replace it by the file.")
     return path
 
 
 def _read_weights(path: Path, judge: SelfJudgeVerifier) -> dict[str, Tensor]:
     """The tensors of a safetensors file, refused unless they are exactly the judge's: names, shapes, finite floats."""
     expected = {name: tuple(tensor.shape) for name, tensor in judge.state_dict().items()}
+    size = path.stat().st_size
+    if size > judge._max_bytes():
+        raise ValueError(
+            f"{path} has {size} bytes, but config.json asks for {shown(expected)}. It is not this judge's file."
+        )
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             if found != expected:
                 raise ValueError(
-                    f"{path} holds {found}, but config.json asks for {expected}. "
+                    f"{path} holds {shown(found)}, but config.json asks for {shown(expected)}. "
                     "The two files are not of one judge: download or save them again."
                 )
             state = {name: file.get_tensor(name) for name in expected}
     except (SafetensorError, OSError, MemoryError) as error:
         raise ValueError(
-            f"{path} is not a readable safetensors file ({error}): truncated or corrupted. Download or save it again."
+            f"{path} is not a readable safetensors file ({str(error)[:300]}): truncated or corrupted. "
+            "Download or save it again."
         ) from None
     not_float = [name for name, tensor in state.items() if not tensor.is_floating_point()]
     if not_float:

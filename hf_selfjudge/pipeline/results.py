@@ -10,6 +10,8 @@ from safetensors.torch import save
 
 from ..config import ModelReference
 from ..files import remove_leftovers
+from ..hub.card import folder_card
+from ..hub.handwritten import updated
 from .storage.manifest import Manifest
 from .storage.shards import digest, digest_file, digest_json, write_file
 from .storage.workplace import Workplace
@@ -43,14 +45,21 @@ def write_judge(work: Workplace, manifest: Manifest, out: Path) -> None:
         labels=_label_facts(work),
         metrics=_metrics(work),
     )
-    card = str(judge.generate_model_card()).encode()
-    path = out / "README.md"
-    if not path.exists() or digest_file(path) == manifest.data.get("judge", {}).get("README.md"):
-        manifest.record("judge", "README.md", value=digest(card))  # first: what is written is known as ours
-        _renew(path, card)
     _renew(out / "model.safetensors", save(dict(judge.state_dict()), metadata={"format": "pt"}))
     _renew(out / "config.json", judge.config.to_json().encode())
     manifest.record("judge", "model.safetensors", value=digest_file(out / "model.safetensors"))
+    write_card(manifest, out)
+
+
+def write_card(manifest: Manifest, out: Path) -> None:
+    """Write the judge's card, or bring its generated part in step. What somebody wrote into it is left alone."""
+    path = out / "README.md"
+    new = str(folder_card(out))
+    is_ours = not path.exists() or digest_file(path) == manifest.data.get("judge", {}).get("README.md")
+    card = (new if is_ours else updated(path.read_text(encoding="utf-8"), new)).encode()
+    if is_ours:
+        manifest.record("judge", "README.md", value=digest(card))  # first: what is written is known as ours
+    _renew(path, card)
 
 
 def _renew(path: Path, data: bytes) -> None:
@@ -122,6 +131,7 @@ def make_report(work: Workplace, manifest: Manifest, out: Path, again: bool) -> 
         work.probability,
     )
     write_report(folder, report)
+    write_card(manifest, out)
     manifest.record("report", value=made_from)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from tiny import build_draft, build_model, build_tokenizer
 
+from hf_selfjudge.hub.card import folder_card
 from hf_selfjudge.pipeline.build import BuildSettings, ModelSettings
 from hf_selfjudge.pipeline.settings import (
     FitSettings,
@@ -57,7 +58,7 @@ def with_models(settings: BuildSettings, **changes) -> BuildSettings:
 
 
 def results(out: Path) -> dict[str, object]:
-    """Every result of a build: bytes of the files, notes without their times."""
+    """Every result of a build: bytes of the files, notes without their times, and whether the card tells of them."""
     found: dict[str, object] = {}
     for path in sorted((out / "build").rglob("*")):
         if path.name.endswith(".note.json"):
@@ -65,7 +66,9 @@ def results(out: Path) -> dict[str, object]:
             found[str(path.relative_to(out))] = {k: v for k, v in note.items() if k not in ("seconds", "process")}
         elif path.suffix in (".jsonl", ".safetensors"):
             found[str(path.relative_to(out))] = path.read_bytes()
-    return found | {name: (out / name).read_bytes() for name in ("config.json", "model.safetensors", "README.md")}
+    in_step = (out / "README.md").read_text() == str(folder_card(out))  # it has more to tell where there is a report
+    judge = {name: (out / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    return found | judge | {"README.md in step": in_step}
 
 
 def manifest(out: Path) -> dict:

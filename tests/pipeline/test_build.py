@@ -287,6 +287,8 @@ def test_each_stage_alone_gives_the_same(settings, plain, tmp_path, capsys):
         cli.main([command, "--out", str(out), *options(settings, *groups)])
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["out"] == str(out)
     assert results(out) == results(plain)
+    assert results(out)["README.md in step"]
+    assert "Accepted at the default threshold" in (plain / "README.md").read_text()  # told by the report
 
 
 def test_a_stage_needs_those_before_it(settings, tmp_path):

@@ -1,0 +1,132 @@
+"""The README.md of a judge: made from its config and, where there is one, from the report of its build.
+
+Knows nothing of torch or of the Hub's API. What a person writes into a card is `handwritten`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from huggingface_hub import ModelCard
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+from ..config import JudgeConfig, ModelReference
+from . import card_sections as sections
+from .handwritten import assemble
+
+TAGS = ("selfjudge", "speculative-decoding", "judge-decoding", "custom_generate")
+LIBRARY = "hf-selfjudge"
+REPORT_FILE = "report/report.json"
+MAX_REPORT_BYTES = 1 << 26
+UNNAMED = "path/to/this/folder"
+
+
+def judge_card(config: JudgeConfig, report: dict[str, Any] | None = None, repo_id: str | None = None) -> ModelCard:
+    """The card of a judge.
+
+    Args:
+        config: the judge's configuration.
+        report: the report of its build (`report/report.json`); without it the card has fewer tables.
+        repo_id: the judge's name on the Hub, used in the examples.
+    """
+    report = report or {}
+    name = {role: _name(getattr(config, role)) for role in ("target", "draft")}
+    pair = " and ".join(f"the {role} {sections.code(found)}" for role, found in name.items() if found)
+    known = bool(name["target"] and name["draft"])
+    title = f"A judge for {_base(name['target'])} with {_base(name['draft'])}" if known else "A judge"
+    body = Template((Path(__file__).parent / "card.md").read_text(encoding="utf-8")).substitute(
+        title=sections.plain(title),
+        pair=pair or "an unnamed pair",
+        target=_quoted(name["target"] or "the target"),
+        draft=_quoted(name["draft"] or "the draft"),
+        repo=_quoted(repo_id or UNNAMED),
+        operating_points=sections.operating_points(config, report),
+        quality=sections.quality(config, report),
+        examples=sections.examples(report),
+        limits=sections.limits(config, report, [found for found in name.values() if found and not _is_hub_id(found)]),
+        provenance=sections.provenance(config, report),
+    )
+    return ModelCard(assemble(metadata(config), body))
+
+
+def metadata(config: JudgeConfig) -> dict[str, Any]:
+    """The card's YAML. The Hub refuses a base_model that is no Hub id, so paths of local models are left out of it."""
+    found: dict[str, Any] = {"library_name": LIBRARY, "tags": list(TAGS), "pipeline_tag": "text-generation"}
+    models = [name for role in ("target", "draft") if _is_hub_id(name := _name(getattr(config, role)))]
+    if models:
+        found |= {"base_model": models, "base_model_relation": "adapter"}
+    datasets = sorted(hub_datasets(config).values())
+    if datasets:
+        found["datasets"] = list(dict.fromkeys(datasets))
+    return found
+
+
+def hub_datasets(config: JudgeConfig) -> dict[str, str]:
+    """The Hub datasets among the sources of the training prompts: source -> dataset id."""
+    sources = config.labels.get("prompts")
+    if not isinstance(sources, dict):
+        return {}
+    presets = _presets()
+    found = {}
+    for source in sources:
+        name = str(source).split("?")[0].split("@")[0]  # NAME@fold0?split=test; NAME=FILE is a file's
+        if name in presets:
+            found[str(source)] = presets[name]
+    return found
+
+
+def read_report(folder: Path, config: JudgeConfig) -> dict[str, Any] | None:
+    """The report of the build in `folder`; None where there is none, or where it is of another judge."""
+    path = folder / REPORT_FILE
+    if not path.is_file() or path.stat().st_size > MAX_REPORT_BYTES:
+        return None
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        same = report["calibration"]["thresholds"] == config.thresholds
+        same = same and tuple(report["judge"]["features"]) == config.features
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return report if same else None
+
+
+def folder_card(folder: Path, repo_id: str | None = None) -> ModelCard:
+    """The card of the judge in a folder, with the report of its build if that lies beside it."""
+    config = JudgeConfig.load(folder / "config.json")
+    return judge_card(config, read_report(folder, config), repo_id)
+
+
+@cache
+def _presets() -> dict[str, str]:
+    """Names of prompt sources -> dataset ids."""
+    import yaml
+
+    path = Path(__file__).parent.parent / "pipeline" / "sources" / "presets.yaml"
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {name: entry["dataset"] for name, entry in entries.items() if "dataset" in entry}
+
+
+def _name(reference: ModelReference | None) -> str | None:
+    return None if reference is None else reference.id
+
+
+def _base(name: str | None) -> str:
+    return str(name).rstrip("/").rsplit("/", 1)[-1]
+
+
+def _quoted(text: str) -> str:
+    """Text for the inside of a Python string in a code block."""
+    return json.dumps(text, ensure_ascii=True)[1:-1].replace("`", "")
+
+
+def _is_hub_id(name: str | None) -> bool:
+    if name is None or name.count("/") != 1:
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
