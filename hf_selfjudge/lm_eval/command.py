@@ -10,7 +10,7 @@ from typing import Any
 EPILOG = """\
 tasks: selfjudge_gsm8k, selfjudge_gsm8k_8shot, selfjudge_mmlu_cot, selfjudge_math500, selfjudge_cnn_dailymail,
   selfjudge_livecodebench, selfjudge_playground_word_problems (multiple_choice, news, open_ended), and lm_eval's own
-model_args of selfjudge: pretrained, assistant, judge, threshold, rule, gamma, mode, never_relax, schedule, and those of hf
+model_args of selfjudge: pretrained, assistant, judge, threshold, rule, gamma, mode, never_relax, schedule; and hf's own
 example:
   selfjudge eval --model selfjudge --model_args pretrained=T,assistant=D,judge=J,threshold=f1 \\
       --tasks selfjudge_gsm8k --apply_chat_template --batch_size 16 --output_path results
@@ -22,8 +22,8 @@ def add_eval(commands: Any) -> None:
     parser = commands.add_parser(
         "eval",
         help="lm_eval with our model and tasks: task score beside accepted length",
-        description="Everything behind `eval` is lm_eval's (`selfjudge eval run --help` shows it); --model is selfjudge "
-        "if not given.",
+        description="Everything behind `eval` is lm_eval's (`selfjudge eval run --help` shows it); --model is "
+        "selfjudge if not given.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         # no argument looks like an option of ours, so that all of them reach lm_eval as they are

@@ -51,8 +51,8 @@ def data_file(name: str, given: Any) -> Path | None:
     path = Path(str(given)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(
-            f"data_files names {path} for {name}, which is no file; expected .jsonl, .json, .csv or .parquet (.jsonl.gz "
-            "too)."
+            f"data_files names {path} for {name}, which is no file; expected a .jsonl, .json, .csv or .parquet file "
+            "(.jsonl.gz too)."
         )
     return path
 

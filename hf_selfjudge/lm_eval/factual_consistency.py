@@ -15,10 +15,10 @@ from typing import Any
 BATCH = 16
 LONGEST = 512
 """Tokens that the NLI model reads, where it says nothing itself; articles are cut to fit, sentences are not."""
-_ABBREVIATIONS = (
-    "mr mrs ms dr prof sen rep gov gen lt col sgt capt st jr sr vs etc inc ltd co corp no jan feb mar apr jun jul aug sep "
-    "sept oct nov dec u.s u.k u.n e.g i.e a.m p.m"
-).split()
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof sen rep gov gen lt col sgt capt st jr sr vs etc inc ltd co corp no jan feb mar apr jun jul aug "  # noqa: SIM905
+    "sep sept oct nov dec u.s u.k u.n e.g i.e a.m p.m".split()
+)
 _END = re.compile(r"(?<=[.!?])[\"'\u201d\u2019)\]]*(?=\s)|\n+")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _LAST_WORD = re.compile(r"(\S+)[.]$")

@@ -126,8 +126,8 @@ class SelfJudgeLM(HFLM):
         if store is not None:
             if not hasattr(store, "encode_key"):
                 raise NotImplementedError(
-                    f"This lm_eval keeps responses in a {type(store).__name__}, whose keys cannot be told apart by rule; "
-                    "leave out --use_cache."
+                    f"This lm_eval keeps responses in a {type(store).__name__}, whose keys cannot be told apart by "
+                    "rule; leave out --use_cache."
                 )
             mark = self.fingerprint()
             store.encode_key = lambda key: f"{mark}/{key}"
@@ -174,7 +174,8 @@ class SelfJudgeLM(HFLM):
             keywords.pop(name, None)
         if longest >= self.max_length:
             raise ValueError(
-                f"max_gen_toks is {longest}, but the target takes {self.max_length} tokens with the prompt."
+                f"max_gen_toks is {longest}, but prompt and response together have {self.max_length} tokens at most; "
+                "ask for fewer by --gen_kwargs max_gen_toks=N."
             )
         inputs, mask = self.tok_batch_encode(
             list(prompts), left_truncate_len=self.max_length - longest, truncation=self.truncation

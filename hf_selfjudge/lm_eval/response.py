@@ -28,6 +28,7 @@ class Response(str):
     stats: dict[str, float]
 
     def __new__(cls, text: str, stats: Mapping[str, float] | None = None) -> Response:
+        """The text, with a copy of the counts."""
         response = super().__new__(cls, text)
         response.stats = dict(stats or {})
         return response

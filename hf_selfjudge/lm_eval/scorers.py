@@ -29,9 +29,9 @@ SUBJECTS = tuple(
     high_school_government_and_politics high_school_macroeconomics high_school_mathematics high_school_microeconomics
     high_school_physics high_school_psychology high_school_statistics high_school_us_history high_school_world_history
     human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing
-    medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory professional_accounting
-    professional_law professional_medicine professional_psychology public_relations security_studies sociology
-    us_foreign_policy virology world_religions""".split()
+    medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory
+    professional_accounting professional_law professional_medicine professional_psychology public_relations
+    security_studies sociology us_foreign_policy virology world_religions""".split()  # noqa: SIM905
 )
 """MMLU's; each has its own figure."""
 
@@ -84,7 +84,6 @@ def score_summary(document: Document, results: Sequence[str]) -> dict[str, Any]:
     """Factual consistency with the article, and ROUGE with the highlights."""
     reference = _reference(document)
     found = consistency(reference["article"], results[0], document["nli_model"])
-    # the tasks print percentages of nothing: figures are in [-1, 1] and [0, 1]
     scores = {"fc": found.by_class, "fc_probability": found.by_probability}
     return {**scores, **rouge(reference["highlights"], results[0]), **figures(results[0])}
 
