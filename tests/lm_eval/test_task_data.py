@@ -8,6 +8,7 @@ import yaml
 
 from hf_selfjudge.lm_eval import EVAL_TASKS
 from hf_selfjudge.lm_eval.data import load
+from hf_selfjudge.lm_eval.response import FIGURES
 from hf_selfjudge.pipeline.sources import load_presets
 
 ROWS = {
@@ -85,3 +86,28 @@ def test_what_does_not_fit_is_refused(tmp_path):
         load(SOURCES["gsm8k"], data_files=write(tmp_path / "rows.txt", [ROWS["gsm8k"]]))
     with pytest.raises(ValueError, match="question"):
         load(SOURCES["gsm8k"], data_files=write(tmp_path / "rows.jsonl", [{"q": 1}]))
+
+
+def test_every_benchmark_runs_through_lm_eval(tmp_path):
+    pytest.importorskip("lm_eval.api")
+    from embedded_runs import PAIR, evaluate
+    from nli_stand_in import save_stand_in
+
+    files = {name: write(tmp_path / f"{name}.jsonl", [row, row]) for name, row in ROWS.items()}
+    nli = save_stand_in(tmp_path / "nli", ["NEUTRAL", "ENTAILMENT", "CONTRADICTION"])
+    scores = {
+        "selfjudge_gsm8k": {"exact_match"},
+        "selfjudge_gsm8k_8shot": {"exact_match"},
+        "selfjudge_math500": {"exact_match"},
+        "selfjudge_mmlu_cot": {"acc", "acc_astronomy"},
+        "selfjudge_cnn_dailymail": {"fc", "fc_probability", "rouge1", "rouge2", "rougeL"},
+        "selfjudge_livecodebench": {"pass_at_1"},
+    }
+    metadata = {"data_files": files, "nli_model": nli}
+    options = {"gen_kwargs": "max_gen_toks=12", "limit": 1, "metadata": metadata, "tasks": list(scores)}
+    with pytest.raises(ValueError, match="unsafe"):
+        evaluate(PAIR, **options)
+    found = evaluate(PAIR, **options, confirm_run_unsafe_code=True)["results"]
+    for task, names in scores.items():
+        reported = {key.removesuffix(",none") for key in found[task] if key.endswith(",none") and "stderr" not in key}
+        assert reported == names | set(FIGURES)
