@@ -1,7 +1,7 @@
 """`SelfJudgeLM`: judge decoding as a model of lm_eval, registered under the name "selfjudge".
 
 Generation goes through our loop with a draft and an acceptance rule; log-likelihoods are the target's alone, as HFLM
-computes them. Written against what lm_eval has had since 0.4.9: HFLM's tokenizer, device and cache hook.
+computes them. Written against what lm_eval 0.4.10 and later have: HFLM's tokenizer, device and cache hook.
 """
 
 from __future__ import annotations
