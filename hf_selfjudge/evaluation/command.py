@@ -37,7 +37,11 @@ def add_compare(commands: Any) -> None:
     add("--target", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
     add("--draft", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
     add("--rules", action="append", required=True, help="see below; exact is always there; may be repeated")
-    add("--tasks", action="append", help="PROVIDER/TASK[:COUNT],...; PROVIDER alone: all its tasks (playground)")
+    add(
+        "--tasks",
+        action="append",
+        help="playground, playground/TASK[:COUNT] or lm_eval/TASK[=FILE][:COUNT], ... (default: playground)",
+    )
     add("--items", type=int, default=500, help="test items of tasks without a count (default: %(default)s)")
     add("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")
     add("--mode", default="two-stage", help="two-stage or judge-only (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""What prompts a comparison runs on, and where named pairs lie. A task is an argument: PROVIDER/TASK[:COUNT].
+"""What prompts a comparison runs on, and where named pairs lie. A task is an argument: PROVIDER/TASK[=FILE][:COUNT].
 
 A provider is a module with `TASKS` (names), `load_task` and `model_folder`. Those of this package are named here and
 loaded on demand, so that evaluation needs none of them.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-PROVIDERS = {"playground": "hf_selfjudge.playground.tasks"}
+PROVIDERS = {"playground": "hf_selfjudge.playground.tasks", "lm_eval": "hf_selfjudge.lm_eval.provider"}
 """Modules that offer tasks, by the name used on the command line."""
 
 
@@ -83,7 +83,7 @@ def parse_tasks(texts: Sequence[str], items: int) -> list[TaskRequest]:
         if colon and not (count.isdecimal() and int(count) > 0):
             raise ValueError(f"Task {entry!r}: count {count!r}, expected an int >= 1.")
         known = tuple(_provider(provider).TASKS)
-        if task and task not in known:
+        if task and task.partition("=")[0] not in known:  # what is behind = is for the provider, such as a file
             raise ValueError(f"Task {entry!r}: {provider} has no task {task!r}; it has {', '.join(known)}.")
         requests += [TaskRequest(provider, one, int(count or items)) for one in ([task] if task else known)]
     names = [request.name for request in requests]
