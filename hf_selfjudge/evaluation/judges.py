@@ -91,7 +91,8 @@ def sweep_thetas(probabilities: Sequence[float], named: Iterable[float] = ()) ->
         raise ValueError("No mismatch between draft and target on the selection items: there is nothing to sweep.")
     shares = 1 - torch.tensor(ACCEPTED_SHARES, dtype=torch.float64)
     found = torch.quantile(torch.tensor(probabilities, dtype=torch.float64), shares).tolist()
-    return sorted({float(f"{theta:.6g}") for theta in (*found, *named)}, reverse=True)
+    rounded = {float(f"{theta:.6g}") for theta in (*found, *named)}
+    return sorted(rounded - {1.0}, reverse=True)  # theta = 1 accepts nothing: exact decoding is there anyway
 
 
 def weights_hash(judge: SelfJudgeVerifier) -> str:

@@ -1,6 +1,6 @@
 """Documents of our tasks: rows of the Hub or of a local file, written as prompts by what the task's YAML says.
 
-A task's `dataset_kwargs` hold `source`, in the words of `pipeline/sources/presets.yaml`: dataset, config, split, prompt,
+A task's `dataset_kwargs` hold `source`, in the words of pipeline/sources/presets.yaml: dataset, config, split, prompt,
 reference, ... A document has `prompt`, `reference` (JSON) and the columns named in `columns`. lm_eval hands the user's
 `--metadata`, among other things, to `load` as keywords.
 """

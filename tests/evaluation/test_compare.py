@@ -14,6 +14,7 @@ import pytest
 import torch
 from brief_tasks import LONGEST, BriefTask
 
+from hf_selfjudge import SelfJudgeVerifier
 from hf_selfjudge.evaluation import judges, providers
 from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.command import add_compare, run_compare
@@ -23,6 +24,7 @@ from hf_selfjudge.evaluation.page import conditions, page, report
 from hf_selfjudge.evaluation.plan import CompareSettings
 from hf_selfjudge.evaluation.providers import TaskRequest, parse_tasks
 from hf_selfjudge.evaluation.workers import Bench, BenchSettings
+from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
 from hf_selfjudge.playground.world import generate, score
 from hf_selfjudge.rules import parse_rule
@@ -228,7 +230,8 @@ def test_a_swept_judge_gets_its_thetas_once(tmp_path, monkeypatch):
     first = compare(settings, tmp_path, progress=False)
     thetas = [float(found["rule"].split("@")[1]) for found in first["points"][1:]]
     assert thetas == sorted(thetas, reverse=True)
-    assert len(thetas) == 2 + 3  # with those that the judge has names for
+    named = set(SelfJudgeVerifier.from_pretrained(ASSETS / "judge").config.thresholds.values())
+    assert len(thetas) == 2 + len(named - {1.0})  # with those that the judge has names for; 1 accepts nothing
     (path,) = (tmp_path / "results").glob("thetas-*.json")
     assert json.loads(path.read_text()) == {"playground": thetas}
     lengths = [found["test"]["pooled"]["accepted_per_cycle"]["estimate"] for found in first["points"]]
