@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,26 +17,20 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation.stopping_criteria import StopStringCriteria
 
-from ..engine import forward
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
-from .cached_model import CachedModel
+from .caches import RowCaches, why_not_static
 from .draft_length import FixedLength
 from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter, draft_length
 from .loop import JudgeDecoderOnlyOutput, Outputs, Session
 from .rows import Row
-from .static_model import StaticModel
 from .statistics import JudgeStats
 from .stopping import Stopper
 from .target import RowsTarget, SingleTarget
 from .timing import PhaseTimer
 
 logger = logging.getLogger(__name__)
-
-PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"})
-"""What transformers hands over for a call with nothing but token ids."""
-
 
 _learned: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], FixedLength]] = WeakKeyDictionary()
 
@@ -229,54 +223,6 @@ class JudgeDecoding:
         if self.stop_strings is not None:
             criteria.append(StopStringCriteria(stop_strings=self.stop_strings, tokenizer=self.tokenizer))
         return Stopper(criteria, _eos_token_ids(config), config.max_length)
-
-
-@dataclass(frozen=True)
-class RowCaches:
-    """Which kind of cache the models of a call get."""
-
-    padding: list[int]
-    static: bool
-    settings: DraftSettings
-    max_length: int
-
-    @property
-    def granule(self) -> int:
-        """Blocks are filled up to multiples of this; a fixed gamma has one shape."""
-        if not self.static:
-            return 1
-        return self.settings.num_assistant_tokens if self.settings.num_assistant_tokens_schedule == "constant" else 4
-
-    @property
-    def capacity(self) -> int:
-        """Slots of a static cache: a row near its end is drafted for as long as the others are, and filled up."""
-        return self.max_length + self.settings.num_assistant_tokens + self.granule + 2
-
-    def of(
-        self, model: PreTrainedModel, vocab_size: int | None = None, with_hidden: bool = False
-    ) -> CachedModel | StaticModel:
-        """A cache for one of the models."""
-        if not self.static:
-            return CachedModel(model, self.padding, vocab_size, with_hidden)
-        return StaticModel(model, self.padding, self.capacity, vocab_size)
-
-
-def why_not_static(
-    model: PreTrainedModel, draft: PreTrainedModel | None, model_kwargs: dict[str, Any], caches: RowCaches
-) -> str | None:
-    """What keeps a call from static caches, or None."""
-    if draft is None:
-        return "static caches need a draft model with the target's tokenizer"
-    if model.device != draft.device:
-        return f"the target is on {model.device} and the draft on {draft.device}"
-    extra = sorted(set(model_kwargs) - PLAIN_INPUTS)
-    if extra:
-        return f"the call has other inputs than token ids ({', '.join(extra)})"
-    known = model_kwargs["past_key_values"].get_seq_length()
-    if int(known) > 0:
-        return f"past_key_values holds {int(known)} tokens already"
-    reason = forward.why_not_static(model) or forward.why_not_static(draft)
-    return reason or forward.why_too_large((model, draft), len(caches.padding), caches.capacity)
 
 
 def _eos_token_ids(config: GenerationConfig) -> frozenset[int]:
