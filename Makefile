@@ -49,8 +49,11 @@ format: setup  ## Rewrite the code in the project's format
 readme: setup  ## Put the figures of benchmarks/results into README.md
 	$(BIN)/python benchmarks/readme.py
 
-bench: setup  ## Our loop against stock assisted generation, in one run
-	$(BIN)/python benchmarks/assisted.py --out benchmarks/results/assisted-cpu.json
+bench: setup  ## Our loop against plain and stock assisted generation on a CPU
+	OMP_NUM_THREADS=1 $(BIN)/selfjudge bench --target playground --draft playground --gamma 5 --accept 3 --batch 1,8 \
+		--new-tokens 96 --repeats 5 --device cpu --out benchmarks/results/bench-cpu-playground.json
+	OMP_NUM_THREADS=1 $(BIN)/selfjudge bench --target smollm2-135m --draft smollm2-11m --gamma 8 --accept 5 --batch 1,8 \
+		--prompt 64 --new-tokens 48 --repeats 2 --device cpu --out benchmarks/results/bench-cpu.json
 
 clean:  ## Remove the environments and caches
 	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

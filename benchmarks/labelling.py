@@ -25,8 +25,9 @@ import numpy as np
 import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from hf_selfjudge.bench.shapes import load
 from hf_selfjudge.files import write_text
 from hf_selfjudge.lm_head import output_head
 from hf_selfjudge.pipeline.packing import split_attention
@@ -36,11 +37,7 @@ from hf_selfjudge.pipeline.records import Mismatches, Response, Substitutions
 from hf_selfjudge.pipeline.score import score
 from hf_selfjudge.pipeline.settings import ScoreSettings
 
-SHAPES = {
-    # hidden, intermediate, layers, heads, kv heads, vocabulary
-    "llama-3.1-8b": (4096, 14336, 32, 32, 8, 128256),
-    "tiny": (64, 176, 2, 4, 2, 512),
-}
+SHAPES = {"llama-3.1-8b": "llama-3.1-8b", "tiny": "tiny-0.1m"}
 PROMPT, ANSWER, MISMATCHES, SUFFIX = 100, 300, 28, 20
 PAPER = 34716
 """Mismatches of the paper's training data."""
@@ -74,7 +71,7 @@ def run(arguments: argparse.Namespace, full: int, tuning: int, budgets: list[int
     """All measurements."""
     device = torch.device(arguments.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    bench = Bench(build(arguments.shape, dtype, device), device, matmul_rate(dtype, device))
+    bench = Bench(load(SHAPES[arguments.shape], str(device), dtype), device, matmul_rate(dtype, device))
     say(f"matmul rate: {bench.peak / 1e12:.4g} TFLOP/s")
     results: dict[str, Any] = {
         "command": f"python benchmarks/labelling.py --shape {arguments.shape}"
@@ -247,25 +244,6 @@ def attention_kernel(name: str) -> Iterator[None]:
         split_attention.PARTS = own
 
 
-def build(shape: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A random Llama, made on the device."""
-    hidden, inner, layers, heads, kv_heads, vocabulary = SHAPES[shape]
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        eos_token_id=None,
-    )
-    with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
-
-
 def workload(count: int, vocabulary: int) -> tuple[list[Response], Mismatches]:
     """Random texts, and random tokens at random places of them."""
     draw = np.random.default_rng(0)
@@ -352,7 +330,7 @@ def agreement(found: Substitutions, slow: torch.Tensor) -> dict[str, float]:
 
 def float32_difference(device: torch.device) -> float:
     """The largest difference between packed and one-by-one scores of the tiny shape in float32."""
-    model = build("tiny", torch.float32, device)
+    model = load(SHAPES["tiny"], str(device), torch.float32)
     responses, mismatches = workload(2, model.config.vocab_size)
     packed = score(model, responses, mismatches, settings_of(4096, False)).score(SUFFIX)
     difference = float((packed - slow_scores(model, responses, mismatches, short=False)).abs().max())

@@ -39,24 +39,24 @@ def demo_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + conditions
 
 
-def loop_table(results: dict[str, Any]) -> str:
-    """Our loop against stock assisted generation in Markdown."""
+def loop_table(runs: list[dict[str, Any]]) -> str:
+    """The loop on a CPU against stock assisted generation in Markdown."""
     lines = [
-        "| target / draft (random weights) | accepted per cycle | speed of our exact loop, stock assisted = 1 "
-        "| judge's share of the loop |",
-        "| --- | ---: | ---: | ---: |",
+        "| target / draft | gamma, accepted | stock assisted = 1 | batch 8 over batch 1 | judge's share of a cycle |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
-    for name, row in results["shapes"].items():
-        sizes = f"{row['target_parameters'] / 1e6:.0f}M / {row['draft_parameters'] / 1e6:.1f}M ({name})"
-        share = f"{100 * row['judge_share_of_loop']:.2f} %"
+    for results in runs:
+        one, eight = results["ours"]
+        settings = results["settings"]
         lines.append(
-            f"| {sizes} | {row['accepted_per_cycle']:.2f} | {row['exact_over_stock_assisted']:.2f}x | {share} |"
+            f"| {results['target']} / {results['draft']} | {settings['gamma']}, {settings['accept']} "
+            f"| {one['over_stock_assisted']:.2f}x | {eight['over_batch_1']:.2f}x | {100 * one['judge_share']:.2f} % |"
         )
+    known = runs[0]
     conditions = (
-        f"\n`{results['command']}`: {results['device']}, {results['threads']} thread(s), {results['dtype']}, batch "
-        f"{results['batch']}, gamma {results['gamma']}, {results['new_tokens']} new tokens, median of "
-        f"{results['repeats']} interleaved runs, equal acceptance forced; torch {results['versions']['torch']}, "
-        f"transformers {results['versions']['transformers']}."
+        f"\n`{known['command']}`: {known['device']}, {known['threads']} thread, {known['dtype']}, equal acceptance "
+        f"forced, fastest of a few runs; torch {known['versions']['torch']}, transformers "
+        f"{known['versions']['transformers']}."
     )
     return "\n".join(lines) + "\n" + conditions
 
@@ -149,7 +149,8 @@ def render(text: str) -> str:
         name: json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
             "demo",
-            "assisted-cpu",
+            "bench-cpu",
+            "bench-cpu-playground",
             "bench-h200",
             "bench-h200-batches",
             "labelling-h200",
@@ -158,7 +159,7 @@ def render(text: str) -> str:
     }
     blocks = {
         "demo": demo_table(read["demo"]),
-        "loop": loop_table(read["assisted-cpu"]),
+        "loop": loop_table([read["bench-cpu-playground"], read["bench-cpu"]]),
         "engine": engine_table(read["bench-h200"], read["bench-h200-batches"]),
         "labelling": labelling_text(read["labelling-h200"]),
         "rules": rules_table(read["rules-playground/compare"]),

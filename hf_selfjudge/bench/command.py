@@ -63,7 +63,8 @@ def bench_command(
     settings = BenchSettings(batches=batches, **others)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    models = [load(name, device, getattr(torch, dtype)) for name in (target, draft)]
+    named = {"target": target, "draft": draft}
+    models = [load(name, device, getattr(torch, dtype), role) for role, name in named.items()]
     found = {
         "command": "selfjudge bench",
         "target": target,

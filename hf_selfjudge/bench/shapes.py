@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from ..playground import ASSETS
+
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": {"hidden": 4096, "inner": 14336, "layers": 32, "heads": 32, "kv_heads": 8, "vocab": 128256},
     "llama-3.2-1b": {"hidden": 2048, "inner": 8192, "layers": 16, "heads": 32, "kv_heads": 8, "vocab": 128256,
@@ -14,12 +16,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     "smollm2-135m": {"hidden": 576, "inner": 1536, "layers": 30, "heads": 9, "kv_heads": 3, "vocab": 49152},
     "smollm2-11m": {"hidden": 192, "inner": 512, "layers": 4, "heads": 3, "kv_heads": 1, "vocab": 49152},
     "tiny-5m": {"hidden": 256, "inner": 688, "layers": 6, "heads": 8, "kv_heads": 4, "vocab": 2048},
+    "tiny-0.1m": {"hidden": 64, "inner": 176, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 512},
     "tiny-0.4m": {"hidden": 96, "inner": 256, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 2048},
 }  # fmt: skip
 
 
-def load(name: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A named shape with random weights made on the device, or a model from a folder or the Hub."""
+def load(name: str, device: str, dtype: torch.dtype, role: str = "target") -> PreTrainedModel:
+    """A named shape with random weights made on the device, or a model from a folder or the Hub.
+
+    `playground` is the embedded model of that role.
+    """
+    name = str(ASSETS / role) if name == "playground" else name
     if name not in SHAPES:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device)
     else:

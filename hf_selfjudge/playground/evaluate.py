@@ -29,11 +29,9 @@ from hf_selfjudge.pipeline.respond import respond
 from hf_selfjudge.pipeline.score import score
 from hf_selfjudge.pipeline.settings import LabelSettings, MineSettings, RespondSettings, ScoreSettings
 
+from .tasks import MAX_NEW_TOKENS
 from .world import TASKS, Item, generate
 from .world import score as task_score
-
-MAX_NEW_TOKENS = 160
-"""More than any good answer of the world has."""
 
 
 def prompt_ids(tokenizer: Any, item: Item) -> list[int]:

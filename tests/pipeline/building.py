@@ -73,3 +73,17 @@ def results(out: Path) -> dict[str, object]:
 
 def manifest(out: Path) -> dict:
     return json.loads((out / "build" / "manifest.json").read_text())
+
+
+LATER = ("label", "fit", "calibrate")
+"""The stages that are not sharded."""
+
+
+def options(settings, *groups: str) -> list[str]:
+    """A command line that gives these settings."""
+    return [
+        f"--{name.replace('_', '-')}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for group in groups
+        for name, value in settings.to_dict()[group].items()
+        if value is not None and not isinstance(value, bool)
+    ]
