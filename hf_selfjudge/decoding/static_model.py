@@ -68,6 +68,15 @@ class StaticModel:
         """Keep at most the first `lengths[row]` tokens of each row's text."""
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
 
+    def adopt(self, other: StaticModel, rows: list[int], lengths: list[int]) -> None:
+        """Take over the first `lengths[row]` tokens that another one has read of its texts `rows`; before any read."""
+        index = torch.tensor([other._slot[row] for row in rows], device=self.model.device)
+        longest = max(lengths)
+        for mine, theirs in zip(self._forward.cache.layers, other._forward.cache.layers, strict=True):
+            for to, of in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+                to[: len(rows), :, :longest] = of[:, :, :longest][index]
+        self.lengths = [length + pad for length, pad in zip(lengths, self._padding, strict=True)]
+
     def select(self, rows: list[int]) -> None:
         """Go on with some of the rows."""
         self.lengths = [self.lengths[row] for row in rows]

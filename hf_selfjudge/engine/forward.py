@@ -181,15 +181,16 @@ def why_too_large(models: Sequence[PreTrainedModel], rows: int, length: int) -> 
     if models[0].device.type != "cuda" or any(_fitting(model, rows, length) is not None for model in models):
         return None
     needed = sum(cache_bytes(model, rows, rounded(length)) for model in models)
-    free = torch.cuda.mem_get_info(models[0].device)[0] + _unused(models[0].device)
+    free = free_bytes(models[0].device)
     if needed <= SHARE * free:
         return None
     return f"static caches for {rows} x {length} tokens take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
 
 
-def _unused(device: torch.device) -> int:
-    """Bytes that torch holds and does not use."""
-    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that nobody uses, and what torch holds without using it."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def weight_addresses(model: PreTrainedModel) -> int:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .completion import complete, end_tokens
+from ..decoding.continuation import Trunks
+from .completion import complete, continue_all, end_tokens, is_fast
 from .records import Mismatches, Outcomes, Prompt, Response
 from .settings import LabelSettings
 from .storage.progress import counted
@@ -89,8 +90,11 @@ def autojudge(
     # a position's alternatives share their control, so it is finished once
     starts = list(dict.fromkeys([*changed, *controls])) * max(settings.repeats, 1)
     temperature = settings.temperature if settings.repeats else 0.0
+    whole = {prompt_id: [*response.prompt, *response.answer] for prompt_id, response in known.items()}
+    place = {prompt_id: at for at, prompt_id in enumerate(whole)}
+    trunks = Trunks(list(whole.values()), [place[prompt_id] for prompt_id, _ in starts])
     texts = [[*known[prompt_id].prompt] for prompt_id, _ in starts]
-    answers = finish(target, texts, [list(s) for _, s in starts], max_new_tokens, batch_size, temperature, seed)
+    answers = finish(target, texts, [list(s) for _, s in starts], max_new_tokens, batch_size, temperature, seed, trunks)
     finished: dict[Start, list[Text]] = {}
     for start, answer in zip(starts, answers, strict=True):
         finished.setdefault(start, []).append((start[0], tokenizer.decode(answer, skip_special_tokens=True)))
@@ -117,17 +121,29 @@ def finish(
     batch_size: int,
     temperature: float = 0.0,
     seed: int = 0,
+    trunks: Trunks | None = None,
 ) -> list[list[int]]:
-    """The whole answers that begin with `starts`, at most `max_new_tokens` long; an end token in a start ends it."""
+    """The whole answers that begin with `starts`, at most `max_new_tokens` long; an end token in a start ends it.
+
+    `trunks` are the responses that prompts and starts are beginnings of, but for their last token.
+    """
     answers = [list(start) for start in starts]
     ends = set(end_tokens(target))
     going = [at for at, start in enumerate(starts) if len(start) < max_new_tokens and start[-1] not in ends]
+    if is_fast(target):
+        prefixes = [prompts[at] + starts[at] for at in going]
+        rooms = [max_new_tokens - len(starts[at]) for at in going]
+        chosen = None if trunks is None else Trunks(trunks.texts, [trunks.of[at] for at in going])
+        written = continue_all(target, prefixes, rooms, batch_size, chosen, "autojudge", temperature, seed)
+        for at, rest in zip(going, written, strict=True):
+            answers[at] += rest
+        return answers
     batches = list(_batches(target, prompts, starts, going, max_new_tokens, batch_size))
     for number, batch in enumerate(counted(batches, "autojudge", unit="batch")):
         room = max_new_tokens - min(len(starts[at]) for at in batch)
         prefixes = [prompts[at] + starts[at] for at in batch]
-        written = complete(target, prefixes, room, len(batch), None, temperature, seed * 1_000_003 + number)
-        for place, rest in written:
+        found = complete(target, prefixes, room, len(batch), None, temperature, seed * 1_000_003 + number)
+        for place, rest in found:
             at = batch[place]
             answers[at] += rest[: max_new_tokens - len(starts[at])]
     return answers

@@ -54,6 +54,9 @@ class BuildSettings:
             lengths = ", ".join(map(str, self.score.lengths))
             found = self.label.length
             expect(found in self.score.lengths, "length", found, f"one of the lengths scored ({lengths})")
+            expect(
+                self.label.suffix != "rejoin" or self.score.rejoin, "rejoin", False, "True, because suffix is rejoin"
+            )
         if "fit" in stages and self.label.rows == "with-originals":
             expect(self.score.originals, "originals", False, "True, because rows is with-originals")
         if "calibrate" in stages:

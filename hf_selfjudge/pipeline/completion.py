@@ -6,9 +6,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
+from ..decoding.continuation import Trunks, continue_texts
+from ..engine.forward import why_not_static
 from .storage.progress import counted
+
+
+def is_fast(model: PreTrainedModel) -> bool:
+    """Whether the model writes on static caches, many texts at once; elsewhere transformers' own generate does it."""
+    return model.device.type == "cuda" and why_not_static(model) is None
+
+
+def continue_all(
+    model: PreTrainedModel,
+    prefixes: Sequence[list[int]],
+    rooms: Sequence[int],
+    batch_size: int,
+    trunks: Trunks | None = None,
+    progress: str | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[list[int]]:
+    """Continue each prefix by at most its room, on static caches; see `continue_texts`."""
+    bar = tqdm(total=len(prefixes), desc=progress, unit="text", disable=None if progress else True, leave=False)
+    with bar:
+        return continue_texts(
+            model, prefixes, rooms, end_tokens(model), batch_size, trunks, temperature, seed, bar.update
+        )
 
 
 @torch.no_grad()
@@ -30,6 +56,10 @@ def complete(
     The longest prefixes come first, so that batches have little padding. The model's own generation config may carry
     sampling or penalties; labels need the plain distribution, so only its special tokens are taken over.
     """
+    if is_fast(model):
+        rooms = [max_new_tokens] * len(prefixes)
+        yield from enumerate(continue_all(model, prefixes, rooms, batch_size, None, progress, temperature, seed))
+        return
     order = sorted(range(len(prefixes)), key=lambda index: -len(prefixes[index]))
     eos = end_tokens(model)
     pad = _pad_token(model)

@@ -82,6 +82,8 @@ def label(
     figures = _Figures(owners, columns, rows, outcomes).all()
     _count_prompts(figures, prompts, responses)
     statistics = {"tau": tau, "tau_from": how, "labels": settings.labels, "warnings": warnings, **figures}
+    statistics["kept_by_score"] = _kept_by_score(scores, verdicts)
+    statistics["rankings"] = _rankings(substitutions, verdicts)
     return Labels(values, tau, statistics)
 
 
@@ -241,6 +243,30 @@ class _Figures:
             "flip_rate": (tried - kept) / tried if tried else None,
             "control_flip_rate": (control - control_kept) / control if control else None,
         }
+
+
+def _kept_by_score(scores: Tensor, verdicts: Tensor, parts: int = 5) -> list[dict[str, float]]:
+    """The share of answers kept, by AutoJudge, from the lowest fifth of the scores to the highest."""
+    decided = verdicts != UNDECIDED
+    if int(decided.sum()) < parts:
+        return []
+    order = scores[decided].argsort(stable=True)
+    kept, ranked = (verdicts[decided] == ACCEPTABLE)[order], scores[decided][order]
+    found = zip(ranked.tensor_split(parts), kept.tensor_split(parts), strict=True)
+    return [{"from": float(s[0]), "to": float(s[-1]), "kept": float(k.double().mean())} for s, k in found]
+
+
+def _rankings(substitutions: Substitutions, verdicts: Tensor) -> list[dict[str, Any]]:
+    """How well every score that could be used ranks kept answers above changed ones: AUC against AutoJudge."""
+    decided = verdicts != UNDECIDED
+    kept = verdicts[decided] == ACCEPTABLE
+    if not bool(kept.any()) or bool(kept.all()):
+        return []
+    names = ("length", "suffix", "reduction")
+    return [
+        {**dict(zip(names, variant, strict=True)), "auc": auc(substitutions.score(*variant)[decided].double(), kept)}
+        for variant in substitutions.variants
+    ]
 
 
 def _count_prompts(figures: dict[str, Any], prompts: Sequence[Prompt], responses: Sequence[Response]) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..config import VECTOR_FEATURES
+from .settings import REDUCTIONS, SUFFIXES
 
 SPLITS = ("train", "validation", "calibration")
 
@@ -132,18 +133,34 @@ class Substitutions(Table):
     suffix_tokens: Tensor  # (rows, lengths): how many tokens the suffix really had
     likelihood: Tensor  # (rows, lengths): change of the original suffix's log-likelihood
     confidence: Tensor  # (rows, lengths): change of the target's summed top-1 log-probability along it
+    rejoin: Tensor | None = None  # (rows, lengths): how much of its text the target writes again, if it was tried
     features: dict[str, Tensor] = field(default_factory=dict)  # by name: (rows, hidden_size) or (rows,)
     original_features: dict[str, Tensor] = field(default_factory=dict)  # the same of the target's own tokens, if kept
     lengths: tuple[int, ...] = (20,)
     """The suffix lengths N of the columns."""
 
     def score(self, length: int, suffix: str = "likelihood", reduction: str = "sum") -> Tensor:
-        """The semantic preservation score (equation 7) of every row. (rows,)"""
+        """The semantic preservation score (equation 7) of every row, or how far it rejoins the old text. (rows,)"""
         if length not in self.lengths:
             raise ValueError(f"Suffix length {length} was not scored; there are {list(self.lengths)}.")
         at = self.lengths.index(length)
+        if suffix == "rejoin":
+            if self.rejoin is None:
+                raise ValueError("The target did not write on after the substitutions: score with rejoin=True.")
+            return self.rejoin[:, at]
         total = self.prefix + getattr(self, suffix)[:, at]
         return total / (self.suffix_tokens[:, at] + 1) if reduction == "mean" else total
+
+    @property
+    def variants(self) -> list[tuple[int, str, str]]:
+        """Every N, suffix and reduction that was scored; without a suffix the last two make no difference."""
+        suffixes = [name for name in SUFFIXES if name != "rejoin" or self.rejoin is not None]
+        return [
+            (length, suffix, reduction)
+            for length in self.lengths
+            for suffix in (suffixes if length else suffixes[:1])
+            for reduction in (REDUCTIONS if length and suffix != "rejoin" else REDUCTIONS[:1])
+        ]
 
     def matrix(self, names: Sequence[str], original: bool = False) -> Tensor:
         """The named features side by side, as the judge reads them. (rows, input_size) float32"""

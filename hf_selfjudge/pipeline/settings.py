@@ -11,7 +11,7 @@ from typing import Any
 
 from ..config import FEATURES
 
-SUFFIXES = ("likelihood", "confidence")
+SUFFIXES = ("likelihood", "confidence", "rejoin")
 REDUCTIONS = ("sum", "mean")
 LABELS = ("score", "autojudge", "hybrid")
 OPEN_TASKS = ("none", "autojudge+")
@@ -111,6 +111,9 @@ class ScoreSettings(Settings):
     lengths: tuple[int, ...] = option((0, 5, 10, 20), "suffix lengths N; several cost no more than the longest")
     features: tuple[str, ...] = option(FEATURES, "features to keep for each substitution", FEATURES)
     originals: bool = option(False, "also keep the features of the target's own tokens (for rows=with-originals)")
+    rejoin: bool = option(
+        False, "let the target write on after every substitution, as many tokens as the longest N, for suffix=rejoin"
+    )
     max_tokens: int = option(8192, "most tokens in one packed forward")
     compile: bool = option(False, "compile the target's layers (pays for thousands of prompts on a GPU)")
 
@@ -135,7 +138,10 @@ class LabelSettings(Settings):
     )
     length: int = option(20, "N, the suffix length of the score; one of the lengths scored")
     suffix: str = option(
-        "likelihood", "the original suffix's likelihood (the paper) or the top-1 confidence (released code)", SUFFIXES
+        "likelihood",
+        "what the score looks at behind the token: the original suffix's likelihood (the paper), the top-1 confidence "
+        "(released code), or rejoin: how much of that suffix the target itself writes again (needs --rejoin)",
+        SUFFIXES,
     )
     reduction: str = option("sum", "sum over the token and its suffix (the paper) or mean (released code)", REDUCTIONS)
     tau: float | None = option(None, "label acceptable above this score; default: calibrated")

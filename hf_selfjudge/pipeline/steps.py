@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,7 +97,14 @@ def _score(work: Workplace, index: int) -> Piece:
     if mismatches is None:
         return Piece(table_bytes(None), 0)
     draft = None if DRAFT_FEATURES.isdisjoint(settings.features) else work.pair.draft
-    found = score(work.pair.target, work.responses(index), mismatches, settings, draft)
+    responses = work.responses(index)
+    found = score(work.pair.target, responses, mismatches, settings, draft)
+    if settings.rejoin:
+        from .rejoin import rejoin
+
+        size = work.settings.respond.batch_size
+        again = rejoin(work.pair.target, work.pair.tokenizer, responses, found, settings.lengths, size)
+        found = replace(found, rejoin=again)
     return Piece(table_bytes(found), len(found))
 
 

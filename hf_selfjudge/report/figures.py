@@ -163,15 +163,15 @@ def _lengths(axes: Any, report: dict[str, Any], colours: Colours) -> None:
         ("likelihood", "mean"): (SKY, "s", "--"),
         ("confidence", "sum"): (RED, "^", "-"),
         ("confidence", "mean"): (ORANGE, "v", "--"),
+        ("rejoin", "sum"): (GREEN, "D", "-"),
     }
     for (suffix, reduction), (colour, marker, line) in looks.items():
         own = [entry for entry in found if (entry["suffix"], entry["reduction"]) == (suffix, reduction)]
         points = sorted({entry["length"]: entry["auc"] for entry in [*shared, *own]}.items())
         if points and own:
             x, y = [places[length] for length, _ in points], [value for _, value in points]
-            axes.plot(
-                x, y, line, marker=marker, color=colour, linewidth=1.6, markersize=5.5, label=f"{suffix}, {reduction}"
-            )
+            name = suffix if suffix == "rejoin" else f"{suffix}, {reduction}"
+            axes.plot(x, y, line, marker=marker, color=colour, linewidth=1.6, markersize=5.5, label=name)
     axes.set(
         title="Labels from other scores",
         xlabel="suffix length N (tokens)",

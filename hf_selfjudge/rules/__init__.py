@@ -89,13 +89,13 @@ def never_relax(
             raise ValueError(
                 "never_relax needs tokenizer= to find tokens by a predicate or by name; or pass token ids."
             )
-        ids = _tokens_where(tokens, tokenizer)
+        ids = tokens_where(tokens, tokenizer)
     else:
         ids = [int(token) for token in tokens]
     return NeverRelax(as_rule(judge), torch.tensor(sorted(ids), dtype=torch.long))
 
 
-def _tokens_where(tokens: Callable[[str], bool] | str, tokenizer: Any) -> list[int]:
+def tokens_where(tokens: Callable[[str], bool] | str, tokenizer: Any) -> list[int]:
     """Ids of the tokens whose text satisfies a predicate, or of a named kind."""
     if tokens == "special":
         return [int(token) for token in tokenizer.all_special_ids]
@@ -131,4 +131,5 @@ __all__ = [
     "as_rule",
     "never_relax",
     "parse_rule",
+    "tokens_where",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...config import JudgeConfig
 from ...judge import SelfJudgeVerifier
-from ..settings import REDUCTIONS, SUFFIXES, FitSettings
+from ..settings import FitSettings
 from .judges import Trained, train
 from .labelled_rows import CALIBRATION, TRAIN, VALIDATION, LabelledRows
 from .linear_models import C_GRID
@@ -106,7 +106,7 @@ def variants(rows: LabelledRows, features: Sequence[str], c: float, device: str 
     added = examples.labels[int(training.sum()) :]  # the originals' labels do not change
     validation = rows.splits == VALIDATION
     found = []
-    for variant in _score_variants(rows.substitutions.lengths):
+    for variant in rows.substitutions.variants:
         scores = rows.substitutions.score(*variant).double()
         other = scores > torch.quantile(scores[training], 1 - share)
         if any(len(other[part].unique()) < 2 for part in (training, validation)):
@@ -122,16 +122,6 @@ def variants(rows: LabelledRows, features: Sequence[str], c: float, device: str 
             }
         )
     return found
-
-
-def _score_variants(lengths: Sequence[int]) -> list[tuple[int, str, str]]:
-    """Every N, suffix and reduction; without a suffix the last two make no difference."""
-    return [
-        (length, suffix, reduction)
-        for length in lengths
-        for suffix in (SUFFIXES if length else SUFFIXES[:1])
-        for reduction in (REDUCTIONS if length else REDUCTIONS[:1])
-    ]
 
 
 def _auc(judge: SelfJudgeVerifier, values: Tensor, labels: Tensor, rows: Tensor) -> float | None:
