@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import FAMILIES, build_draft, build_judge, build_model, prompts
 
+from hf_selfjudge.decoding.continuation import Trunks, continue_texts
 from hf_selfjudge.engine import forward as engine
 from hf_selfjudge.engine import kernels
 
@@ -93,3 +94,21 @@ def test_no_memory_grows_over_calls(gpu_pair):
     for _ in range(200 if gpu_pair[0].config.model_type == "llama" else 20):
         decode(gpu_pair, ids, mask, "exact", 4, None)
     assert torch.cuda.memory_allocated() <= before
+
+
+def test_continuation_equals_generate(gpu_pair):
+    target = gpu_pair[0]
+    texts = [text[0].tolist() for text in prompts(5, seed=8)]
+
+    def plain(text, room):
+        ids = torch.tensor([text]).cuda()
+        out = target.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False)
+        return out[0, len(text) :].tolist()
+
+    whole = [text + plain(text, 20) for text in texts]
+    cuts = [(number, cut) for number in range(5) for cut in (3, len(texts[number]) + 9)]
+    branches = [[*whole[number][:cut], 7] for number, cut in cuts]
+    expected = [plain(text, 19) for text in branches]
+    trunks = Trunks(whole, [number for number, _ in cuts])
+    for rows in (3, 16):
+        assert continue_texts(target, branches, [19] * len(branches), [], rows, trunks) == expected

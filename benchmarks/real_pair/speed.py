@@ -1,0 +1,157 @@
+"""Tokens per second of a real pair on real prompts: plain, stock assisted, ours exact and ours with a judge.
+
+    python benchmarks/real_pair/speed.py --target T --draft D --judge J --threshold 0.5 --prompts gsm8k-test.jsonl \
+        --gamma 20 --out speed.json
+
+Every method answers the same prompts, one at a time, greedily; the slow ones only the first `--slow-prompts`. Prompts are
+the `prompt` or `question` of a jsonl file. The last line of stdout is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import hf_selfjudge  # noqa: F401  teaches generate the keyword judge=
+from hf_selfjudge.evaluation.grammar import Point
+from hf_selfjudge.evaluation.judges import Judges
+
+ASK = '\n\nThink step by step, then finish with "The answer is N", where N is a number.'
+
+
+def main() -> None:
+    """Measure and report."""
+    args = _arguments()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+        for folder in (args.target, args.draft)
+    )
+    tokenizer = AutoTokenizer.from_pretrained(args.target)
+    prompts = [_tokens(tokenizer, text, device) for text in _texts(args.prompts, args.prompts_count)]
+    ours: dict[str, Any] = {"assistant_model": draft, "num_assistant_tokens": args.gamma}
+    stock = {**ours, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    # a guard of the comparison's grammar may stand behind the threshold: 0.5+digits
+    theta, *guards = args.threshold.split("+")
+    point = Point("judge", ((f"judge:{args.judge}@{theta}",),), tuple(guards))
+    rule = Judges().rule(point, tokenizer)
+    methods: dict[str, tuple[dict[str, Any], Sequence[torch.Tensor]]] = {
+        "plain": ({}, prompts[: args.slow_prompts]),
+        "stock assisted": (stock, prompts[: args.slow_prompts]),
+        "exact": ({**ours, "judge": "exact"}, prompts),
+        "judge": ({**ours, "judge": rule}, prompts),
+    }
+    found = {name: _measure(target, *method, args.new_tokens) for name, method in methods.items()}
+    print(json.dumps(_report(args, found, device, dtype), indent=1), flush=True)  # noqa: T201
+    if args.out:
+        args.out.write_text(json.dumps(_report(args, found, device, dtype), indent=1) + "\n", encoding="utf-8")
+
+
+def _measure(target: Any, options: dict[str, Any], prompts: Sequence[torch.Tensor], count: int) -> dict[str, Any]:
+    """One method: tokens and seconds over all prompts, after a warm-up on the first."""
+    judged = "judge" in options
+    cycles = accepted = tokens = judged_in = 0
+    seconds = 0.0
+
+    def run(ids: torch.Tensor, longest: int) -> Any:
+        return target.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=longest,
+            return_dict_in_generate=True,
+            **options,
+        )
+
+    run(prompts[0], min(count, 48))
+    for ids in prompts:
+        _wait()
+        begun = time.perf_counter()
+        out = run(ids, count)
+        _wait()
+        seconds += time.perf_counter() - begun
+        tokens += out.sequences.shape[1] - ids.shape[1]
+        if judged:
+            cycles += out.judge_stats.cycles
+            accepted += out.judge_stats.accepted
+            judged_in += out.judge_stats.judged_in
+    found: dict[str, Any] = {"prompts": len(prompts), "tokens": tokens, "seconds": seconds}
+    found["tokens_per_s"] = tokens / seconds
+    if judged:
+        found |= {
+            "accepted_per_cycle": accepted / cycles,
+            "tokens_per_target_forward": tokens / cycles,
+            "judged_in": judged_in,
+        }
+    return found
+
+
+def _report(args: argparse.Namespace, found: dict[str, Any], device: str, dtype: torch.dtype) -> dict[str, Any]:
+    """The figures and what they were made with; the judge's gain is set against what its lengths predict."""
+    exact, judge = found["exact"], found["judge"]
+    predicted = judge["tokens_per_target_forward"] / exact["tokens_per_target_forward"]
+    measured = judge["tokens_per_s"] / exact["tokens_per_s"]
+    return {
+        "methods": found,
+        "exact_over_stock_assisted": exact["tokens_per_s"] / found["stock assisted"]["tokens_per_s"],
+        "exact_over_plain": exact["tokens_per_s"] / found["plain"]["tokens_per_s"],
+        "judge_over_exact": measured,
+        "predicted_by_lengths": predicted,
+        "measured_over_predicted": measured / predicted,
+        "gamma": args.gamma,
+        "threshold": args.threshold,
+        "batch": 1,
+        "new_tokens": args.new_tokens,
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
+        "dtype": str(dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def _texts(path: Path, count: int) -> list[str]:
+    opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
+    return [row["prompt"] if "prompt" in row else row["question"] + ASK for row in rows]
+
+
+def _tokens(tokenizer: Any, text: str, device: str) -> torch.Tensor:
+    chat = [{"role": "user", "content": text}]
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    return torch.tensor([ids], device=device)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--judge", required=True)
+    parser.add_argument("--threshold", default="f1", help="a name or theta, with +digits to guard digits")
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts-count", type=int, default=24)
+    parser.add_argument("--slow-prompts", type=int, default=3, help="of plain and of stock assisted")
+    parser.add_argument("--gamma", type=int, default=20)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
