@@ -19,6 +19,7 @@ def file(tmp_path):
 def test_a_file_behind_the_task_is_understood(file):
     request, other = parse_tasks([f"lm_eval/gsm8k={file}:4", "playground/news"], 7)
     assert (request.task, request.count, other.count) == (f"gsm8k={file}", 4, 7)
+    assert request.name == "lm_eval/gsm8k"
     task = request.load()
     assert (len(task.prompts), task.chat, task.max_new_tokens) == (4, True, 512)
     assert len(parse_tasks(["lm_eval"], 5)) == len(TASKS)
@@ -31,8 +32,8 @@ def test_items_do_not_overlap_and_are_scored(file):
     assert len({*first.prompts, *second.prompts}) == 10
     assert first.prompts != load_task(f"gsm8k={file}", 5, "test", 1).prompts
     gold = json.loads(first.documents[0]["reference"]).removeprefix("#### ")
-    assert first.score(0, f"The answer is {gold}.") == 1.0
-    assert first.score(0, "The answer is 999.") == 0.0
+    answers = [(0, f"The answer is {gold}."), (0, "The answer is 999.")]
+    assert first.figures(answers) == [{"exact_match": 1.0}, {"exact_match": 0.0}]
 
 
 def test_what_is_not_there_is_refused(file):
