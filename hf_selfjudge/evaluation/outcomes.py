@@ -39,7 +39,7 @@ def combine(answers: Answers, figures: Sequence[Mapping[str, float]]) -> Outcome
     """Answers and the figures of each; the first figure is the score."""
     names = list(dict.fromkeys(name for one in figures for name in one))
     columns: dict[str, list[float | None]] = {name: [one.get(name) for one in figures] for name in names}
-    scores = columns.pop(names[0]) if names else [None for _ in answers.texts]
+    scores: list[float | None] = columns.pop(names[0]) if names else [None for _ in answers.texts]
     return Outcome(
         scores=scores,
         checksums=answers.checksums,

@@ -9,7 +9,8 @@ from typing import Any
 
 EPILOG = """\
 tasks: selfjudge_gsm8k, selfjudge_gsm8k_8shot, selfjudge_mmlu_cot, selfjudge_math500, selfjudge_cnn_dailymail,
-  selfjudge_livecodebench, selfjudge_playground_word_problems (multiple_choice, news, open_ended), and lm_eval's own
+  selfjudge_cnn_dailymail_rouge, selfjudge_humaneval, selfjudge_livecodebench,
+  selfjudge_playground_word_problems (multiple_choice, news, open_ended), and lm_eval's own
 model_args of selfjudge: pretrained, assistant, judge, threshold, rule, gamma, mode, never_relax, schedule; and hf's own
 example:
   selfjudge eval --model selfjudge --model_args pretrained=T,assistant=D,judge=J,threshold=f1 \\

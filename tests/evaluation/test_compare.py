@@ -166,7 +166,7 @@ def test_only_lost_or_broken_answers_are_computed_again(compared):
 
 
 def test_only_lost_or_strange_scores_are_made_again(compared, monkeypatch):
-    out, results, _ = compared
+    out, _, _ = compared
     paths = sorted((out / "results" / "test").rglob("*.scores-*.json"))
     before = {path: path.read_bytes() for path in paths}
     lost, broken, short, other = paths[0], paths[1], paths[2], paths[-1]
