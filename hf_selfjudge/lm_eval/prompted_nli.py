@@ -15,8 +15,8 @@ QUESTION = """Article:
 Summary:
 {text}
 
-Does the article support everything that the summary says? Check every name, number and event. Answer with one word: Yes \
-or No."""
+Does the article support everything that the summary says? Check every name, number and event. Answer with one word: \
+Yes or No."""
 TOKENS = 16_384
 """Prompt tokens of one batch, padding included: the longer the articles, the fewer share a batch."""
 LONGEST = 4096
@@ -35,7 +35,10 @@ def support(asked: Sequence[tuple[str, str]], folder: str) -> list[float]:
     with torch.no_grad():
         for batch in batches([*map(len, prompts)]):
             inputs = tokenizer.pad({"input_ids": [prompts[at] for at in batch]}, return_tensors="pt", padding=True)
-            logits = model(**inputs.to(model.device), use_cache=False, logits_to_keep=1).logits[:, -1].float()
+            inputs = inputs.to(model.device)
+            places = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)  # padding on the left counts for nothing
+            out = model(**inputs, position_ids=places, use_cache=False, logits_to_keep=1)
+            logits = out.logits[:, -1].float()  # (batch, vocab)
             # the probability of a word is that of all tokens it may begin with
             yes, no = (logits[:, ids].logsumexp(-1) for ids in answers)  # (batch,) each
             for at, value in zip(batch, (yes - no).sigmoid().tolist(), strict=True):
@@ -69,7 +72,7 @@ def answer_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     yes, no = (sorted(own - other) for own, other in (firsts, firsts[::-1]))
     if not yes or not no:
         raise ValueError(
-            "This model's tokenizer does not tell Yes from No by their first token; take another nli_model=prompt:FOLDER."
+            "This model's tokenizer does not tell Yes from No by their first token; take another model behind prompt:"
         )
     return yes, no
 
