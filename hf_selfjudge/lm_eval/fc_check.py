@@ -23,6 +23,10 @@ Row = tuple[str, str]
 _NUMBER = re.compile(r"(?<![\w.,])\d[\d,.]*\d|(?<![\w.,])\d\b")
 _NAME = re.compile(r"\b[A-Z][a-z]{2,}(?:[ -][A-Z][a-z]{2,})*\b")
 _STARTS = re.compile(r"(?:^|[.!?:]\s+|\n\s*|[\"'\u201c]\s*)$")
+_DATES = frozenset(
+    "Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February March April May June July August "  # noqa: SIM905
+    "September October November December".split()
+)
 RESAMPLES = 1000
 
 
@@ -100,11 +104,11 @@ def numbers(text: str) -> list[re.Match[str]]:
 
 
 def names(text: str) -> list[re.Match[str]]:
-    """Capitalised words in a row, unless only the beginning of a sentence explains the capital."""
+    """Capitalised words in a row, no dates; not where only the beginning of a sentence explains the capital."""
     found = []
     for match in _NAME.finditer(text):
         first = bool(_STARTS.search(text[: match.start()]))
-        if not first or " " in match[0]:
+        if match[0] not in _DATES and (not first or " " in match[0]):
             found.append(match)
     return found
 

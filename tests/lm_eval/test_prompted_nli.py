@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_selfjudge.cli import main
@@ -15,12 +16,17 @@ from hf_selfjudge.lm_eval.prompted_nli import QUESTION, answer_tokens, batches, 
 from hf_selfjudge.playground import ASSETS
 
 FOLDER = str(ASSETS / "target")
-ASKED = [("The mayor of Leeds opened a bridge.", "A bridge was opened."), ("Rain fell.", "Snow fell in May. It was cold."),
-         ("A long article. " * 12, "Short."), ("Rain fell.", "Rain.")]  # fmt: skip
+ASKED = [
+    ("The mayor of Leeds opened a bridge.", "A bridge was opened."),
+    ("Rain fell.", "Snow fell in May. It was cold."),
+    ("A long article. " * 12, "Short."),
+    ("Rain fell.", "Rain."),
+]
 
 
 def test_support_is_the_share_of_yes_in_the_first_token(monkeypatch):
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
     yes, no = answer_tokens(tokenizer)
     assert yes
     assert no
@@ -112,7 +118,7 @@ def test_one_number_or_name_is_replaced_by_another_of_its_kind():
 
 
 def test_numbers_and_names():
-    text = "The 1,200 men of New York met Bob. Later, in 3.5 hours, Police came."
+    text = "The 1,200 men of New York met Bob on Friday. Later, in 3.5 hours, Police came."
     assert [found[0] for found in numbers(text)] == ["1,200", "3.5"]
     assert [found[0] for found in names(text)] == ["New York", "Bob", "Police"]
 
