@@ -8,7 +8,7 @@ from pathlib import Path
 from ..bench.command import add_bench
 from ..evaluation.command import add_compare
 from ..hub.command import add_hub
-from ..lm_eval.command import add_eval
+from ..lm_eval.command import add_eval, add_fc_check
 from .stages import Parser, add_commands
 
 
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     add_commands(commands)
     add_compare(commands)
     add_eval(commands)
+    add_fc_check(commands)
     add_bench(commands)
     add_hub(commands)
     arguments = vars(parser.parse_args(argv))

@@ -42,12 +42,21 @@ def add_compare(commands: Any) -> None:
         action="append",
         help="playground, playground/TASK[:COUNT] or lm_eval/TASK[=FILE][:COUNT], ... (default: playground)",
     )
+    add("--selection-tasks", action="append", help="tasks that choose each method's point, written like --tasks; a "
+        "FILE's rows are taken as they are (default: --tasks, from where --select-on says)")  # fmt: skip
+    add("--test", default="all", help="points decoded on the test items: all, or chosen: those that some criterion "
+        "chooses on the selection items, and exact (default: %(default)s)")  # fmt: skip
+    add("--also", action="append", help="rules that --test chosen tests in any case; written like --rules")
     add("--items", type=int, default=500, help="test items of tasks without a count (default: %(default)s)")
     add("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")
     add("--mode", default="two-stage", help="two-stage or judge-only (default: %(default)s)")
     add("--select-on", default="train", help="items that choose each method's point: train, held-out (further test "
         "items) or test (the same; favours methods with many points) (default: %(default)s)")  # fmt: skip
     add("--selection-items", type=int, help="how many of them per task (default: as many as test items)")
+    add("--max-new-tokens", type=int, help="longest answer (default: each task's own)")
+    add("--max-prompt-tokens", type=int, help="leave out items with longer prompts")
+    add("--nli-model", help="what judges factual consistency: an NLI model's folder or Hub id, or prompt:FOLDER for a "
+        "chat model that is asked (default: the task's own)")  # fmt: skip
     add("--criterion", default="within", help="matched score of the verdict: within (the margin), indistinguishable "
         "or non-inferior (default: %(default)s)")  # fmt: skip
     add("--margin", type=float, default=1.0, help="points of score a point may lose (default: %(default)s)")
@@ -59,17 +68,31 @@ def add_compare(commands: Any) -> None:
     add("--dtype", default="float32", help="float32, bfloat16, ... (default: %(default)s)")
     add("--batch-size", type=int, default=64, help="sequences decoded together (default: %(default)s)")
     add("--workers", type=int, default=1, help="processes, each with its own copy of the pair (default: %(default)s)")
+    add("--score-workers", type=int, default=0, help="processes that score answers (default: one per core)")
+    add("--decode-only", action="store_true", help="decode what is missing; no score, no report, no program is run "
+        "(with --test chosen, selection items are scored). The same command without it, also on another machine, "
+        "goes on from there")  # fmt: skip
+    add("--score-only", action="store_true", help="score the answers that are there; decode nothing, no report")
+    add("--mix", action="store_true", help="decode although other answers were made with another device or versions")
     add("--intervals", action="store_true", help="draw intervals in the figure")
     add("--redraw", action="store_true", help="only make figure, table and page again from compare.json in --out")
     add("--out", type=Path, default=Path("report"), help="folder for results and page (default: %(default)s)")
     parser.set_defaults(run=run_compare)
 
 
-def run_compare(out: Path, redraw: bool = False, **options: Any) -> None:
+def run_compare(
+    out: Path, redraw: bool = False, decode_only: bool = False, score_only: bool = False, **options: Any
+) -> None:
     """Compare and report; the last line of stdout is one JSON document."""
+    if redraw + decode_only + score_only > 1:
+        raise ValueError("Several of --redraw, --decode-only and --score-only are given; give one of them.")
     from .page import report
 
-    results = _stored(out) if redraw else _compare(out, **options)
+    whole = not (decode_only or score_only)
+    results = _stored(out) if redraw else _compare(out, decode=not score_only, report=whole, **options)
+    if not whole:
+        sys.stdout.write(json.dumps({"computed": results["computed"], "out": str(out)}) + "\n")
+        return
     if redraw:
         results["settings"]["intervals"] = options["intervals"]
     files = report(results, out)
@@ -86,17 +109,19 @@ def run_compare(out: Path, redraw: bool = False, **options: Any) -> None:
     sys.stdout.write(json.dumps(summary) + "\n")
 
 
-def _compare(out: Path, **options: Any) -> dict[str, Any]:
+def _compare(out: Path, decode: bool, report: bool, **options: Any) -> dict[str, Any]:
     from transformers.utils import logging
 
     from .compare import compare
-    from .plan import CompareSettings
+    from .settings import CompareSettings
     from .workers import BenchSettings
 
     logging.disable_progress_bar()  # one bar is enough
     bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}
-    options["rules"], options["tasks"] = tuple(options["rules"]), tuple(options["tasks"] or ("playground",))
-    return compare(CompareSettings(bench=BenchSettings(**bench), **options), out)
+    options["tasks"] = options["tasks"] or ["playground"]
+    for name in ("rules", "tasks", "selection_tasks", "also"):
+        options[name] = tuple(options[name] or ())
+    return compare(CompareSettings(bench=BenchSettings(**bench), **options), out, decode=decode, report=report)
 
 
 def _stored(out: Path) -> dict[str, Any]:

@@ -1,98 +1,213 @@
 """`selfjudge compare`: acceptance rules on the same pair and prompts, by task score and accepted length.
 
-Every rule decodes every item greedily; results are kept one file per rule and task, so that an interrupted comparison
-goes on where it stopped. Sampling is not compared yet.
+Every rule decodes every item greedily. Answers are kept, one file per rule and task, and scored apart from that, so an
+interrupted comparison goes on where it stopped, and another machine can score what this one decoded. Sampling is not
+compared yet.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from .decode import Outcome
 from .grammar import Point
 from .judges import sweep_thetas
-from .plan import CompareSettings, Plan, make_plan
-from .store import read_result
-from .summary import summarise
-from .tables import Table
+from .matched import CRITERIA, choose
+from .plan import Plan, check_device, make_plan
+from .provenance import differences, here, in_words
+from .scoring import read_outcome, score_jobs
+from .settings import CompareSettings
+from .store import mark, read_answers
+from .summary import Measurements, group_methods, summarise
+from .tables import EXACT, Table
 from .workers import Inline, Job, Pool, open_bench
 
 RECORDED = 100
 """Selection items of each task on which a swept judge's P is read."""
+NAMED = 3
+"""How many missing or failed results a message names."""
+
+log = logging.getLogger(__name__)
 
 
-def compare(settings: CompareSettings, out: Path, progress: bool = True) -> dict[str, Any]:
-    """Run (or finish) a comparison and write `compare.json`; returns what it holds."""
-    begun = time.perf_counter()
-    plan = make_plan(settings, out)
+def compare(
+    settings: CompareSettings, out: Path, progress: bool = True, decode: bool = True, report: bool = True
+) -> dict[str, Any]:
+    """Run (or finish) a comparison.
+
+    Args:
+        settings: what is compared.
+        out: the comparison's folder.
+        progress: whether to show bars.
+        decode: whether answers that are not there are decoded; without it (and a report), only what is there is scored.
+        report: whether to score and to write `compare.json`; without it, only what choosing points needs is scored.
+
+    Returns:
+        What `compare.json` holds; without a report, what was computed.
+    """
+    run = _Run(make_plan(settings, out), progress, decode)
     with open_bench(settings.bench) as bench:
-        points = _points(plan, bench)
-        jobs = {
-            name: {request.name: [plan.job(name, request, point) for point in points] for request in requests}
-            for name, requests in plan.sets.items()
-        }
-        computed = _run(bench, [job for tasks in jobs.values() for found in tasks.values() for job in found], progress)
-    tables = {
-        name: Table.build(
-            {task: [*map(_read, found)] for task, found in tasks.items()}, settings.resamples, settings.seed
-        )
-        for name, tasks in jobs.items()
-    }
-    results = summarise(plan, points, tables)
-    results["computed"] = {"results": computed, "seconds": round(time.perf_counter() - begun, 1)}
+        points, always = _points(run.plan, bench, run)
+        jobs = {"selection": run.jobs("selection", points)} if "selection" in run.plan.sets else {}
+        tested = list(range(len(points)))
+        if settings.test == "chosen":
+            run.decode(bench, _flat(jobs))
+            run.score(_flat(jobs))
+            tested = _chosen(run.plan, points, always, run.table(jobs["selection"]))
+        jobs["test"] = run.jobs("test", [points[index] for index in tested])
+        run.decode(bench, _flat(jobs))
+    if report or not decode:
+        run.score(_flat(jobs))
+    if not (report and decode):
+        return {"computed": run.computed()}
+    tables = {name: run.table(tasks) for name, tasks in jobs.items()}
+    made = [answers.made_with for job in _flat(jobs) if (answers := read_answers(job.path, job.fingerprint))]
+    if differing := differences(made):
+        log.warning("Results were made with different things, which may decide near ties: %s.", in_words(differing))
+    results = summarise(run.plan, points, Measurements(tables, tested, made))
+    results["computed"] = run.computed()
     write_text(out / "compare.json", json.dumps(results, indent=1) + "\n")
     return results
 
 
-def _points(plan: Plan, bench: Inline | Pool) -> list[Point]:
-    """All points to measure, exact decoding first; equal points of one method only once."""
+class _Run:
+    """One run of a comparison: what is due is computed, and counted."""
+
+    def __init__(self, plan: Plan, progress: bool, decodes: bool) -> None:
+        self.plan = plan
+        self._progress = progress
+        self._decodes = decodes
+        self._begun = time.perf_counter()
+        self._decoded = self._scored = self._missing = 0
+
+    def computed(self) -> dict[str, Any]:
+        """What was computed."""
+        counts = {"results": self._decoded, "scored": self._scored, "missing": self._missing}
+        return {**counts, "seconds": round(time.perf_counter() - self._begun, 1)}
+
+    def jobs(self, name: str, points: Sequence[Point]) -> dict[str, list[Job]]:
+        """The jobs of some points on one set of items, by task."""
+        requests = self.plan.sets[name]
+        return {request.name: [self.plan.job(name, request, point) for point in points] for request in requests}
+
+    def decode(self, bench: Inline | Pool, jobs: Iterable[Job]) -> None:
+        """Decode what is not there yet, the most expensive first."""
+        from tqdm import tqdm
+
+        made, missing = [], {}
+        for job in jobs:
+            answers = read_answers(job.path, job.fingerprint)
+            if answers is None:
+                missing[job.path] = job
+            else:
+                made.append(answers.made_with)
+        due = sorted(missing.values(), key=lambda job: -job.cost)
+        if not self._decodes:
+            self._missing = len(due)
+            return
+        if not due:
+            return
+        self.check_decoding(due, made)
+        with tqdm(total=sum(job.items for job in due), unit="item", desc="decoding", disable=not self._progress) as bar:
+            advance: Callable[[int], Any] = bar.update
+            failed = bench.run(due, advance)
+        self._decoded += len(due) - len(failed)
+        if failed:
+            raise ValueError(
+                f"{len(failed)} of {len(due)} results could not be decoded, the others are kept: "
+                + _list(f"{job} ({reason})" for job, reason in failed.items())
+                + ". Run the same command again for the rest, with a smaller --batch-size if memory was short."
+            )
+
+    def check_decoding(self, due: Sequence[Job], made: Sequence[dict[str, Any]] = ()) -> None:
+        """Refuse to decode without device or models, or where it would mix what answers are made with."""
+        settings = self.plan.settings
+        try:
+            check_device(settings.bench.device)
+            self.plan.check_models()
+        except (ValueError, OSError) as error:
+            what = f"{len(due)} results are not decoded yet: {_list(map(str, due))}" if due else "Thetas are not known"
+            raise type(error)(f"{what}. {error}") from None
+        now = here(settings.bench.device, settings.bench.batch_size)
+        differing = differences([*made, now])
+        if differing and not settings.mix:
+            raise ValueError(
+                f"{len(made)} results are there and {len(due)} are to be decoded, but not with the same things: "
+                f"{in_words(differing)}. Decode where the others were, give another --out, or allow it with --mix."
+            )
+
+    def score(self, jobs: Iterable[Job]) -> None:
+        """Score what is decoded and not scored yet."""
+        known = [job for job in jobs if self._decodes or read_answers(job.path, job.fingerprint) is not None]
+        self._scored += score_jobs(known, self.plan.settings.score_workers, self._progress)
+
+    def table(self, tasks: dict[str, list[Job]]) -> Table:
+        """The figures of all points on one set of items."""
+        settings = self.plan.settings
+        return Table.build(
+            {task: [*map(_read, found)] for task, found in tasks.items()}, settings.resamples, settings.seed
+        )
+
+
+def _points(plan: Plan, bench: Inline | Pool, run: _Run) -> tuple[list[Point], set[int]]:
+    """All points, exact decoding first, equal ones of one method only once; and which are tested in any case."""
     swept = list(dict.fromkeys(folder for spec in plan.specs for folder in spec.swept_judges))
-    thetas = _thetas(plan, bench, swept) if swept else {}
+    thetas = _thetas(plan, bench, swept, run) if swept else {}
     found: dict[tuple[str, str], Point] = {}
     for spec in plan.specs:
         for point in spec.points(thetas):
             found.setdefault((point.method, plan.judges.identity(point)), point)
-    return list(found.values())
+    also = {(point.method, plan.judges.identity(point)) for spec in plan.also for point in spec.points(thetas)}
+    return list(found.values()), {at for at, key in enumerate(found) if key in also}
 
 
-def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str]) -> dict[str, list[float]]:
+def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> dict[str, list[float]]:
     """Thetas of the swept judges, from disk where they have been found before."""
-    requests = [replace(request, count=min(request.count, RECORDED)) for request in next(iter(plan.sets.values()))]
+    requests = next(iter(plan.sets.values()))
     judges = {folder: plan.judges.identity(Point("", ((f"judge:{folder}@1",),))) for folder in folders}
-    fingerprint = {**plan.base, "judges": judges, "tasks": [asdict(request) for request in requests]}
-    mark = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()[:12]
-    path = plan.out / "results" / f"thetas-{mark}.json"
+    tasks = [plan.tasks[request].fingerprint for request in requests]
+    path = plan.out / "results" / f"thetas-{mark({**plan.base, 'judges': judges, 'tasks': tasks})}.json"
     if not path.is_file():
+        run.check_decoding([])
+        first = {request: tuple(plan.tasks[request].kept)[:RECORDED] for request in requests}
         found = {
             folder: sweep_thetas(values, plan.judges[folder].config.thresholds.values())
-            for folder, values in bench.record(folders, requests).items()
+            for folder, values in bench.record(folders, first).items()
         }
         write_text(path, json.dumps(found) + "\n")
     known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
     return known
 
 
-def _run(bench: Inline | Pool, jobs: Sequence[Job], progress: bool) -> int:
-    """Compute what is not there yet; returns how many results that were."""
-    from tqdm import tqdm
+def _chosen(plan: Plan, points: Sequence[Point], always: set[int], selection: Table) -> list[int]:
+    """The points to test: exact decoding, what any criterion chooses for its method, and those the user named."""
+    if not selection.scored:
+        raise ValueError("No selection task has a score, so no point can be chosen; give other --selection-tasks.")
+    pooled = [selection.rows(index)["pooled"] for index in range(len(points))]
+    found = {EXACT, *always}
+    for members in group_methods(plan, points).values():
+        found |= {choose(pooled, members, criterion, plan.settings.margin) for criterion in CRITERIA}
+    return sorted(found)
 
-    due = list({job.path: job for job in jobs if read_result(job.path, job.fingerprint) is None}.values())
-    total = sum(job.request.count for job in due)
-    with tqdm(total=total, unit="item", desc="decoding", disable=not progress) as bar:
-        advance: Callable[[int], Any] = bar.update
-        bench.run(due, advance)
-    return len(due)
+
+def _flat(jobs: dict[str, dict[str, list[Job]]]) -> list[Job]:
+    return [job for tasks in jobs.values() for found in tasks.values() for job in found]
 
 
-def _read(job: Job) -> Outcome:
-    outcome = read_result(job.path, job.fingerprint)
+def _read(job: Job) -> Any:
+    outcome = read_outcome(job)
     if outcome is None:
-        raise ValueError(f"{job.path} was just written and cannot be read back; is the disk full?")
+        raise ValueError(f"{job.path} has no answers with scores; run again without --score-only, or free some disk.")
     return outcome
+
+
+def _list(found: Iterable[str]) -> str:
+    """Some of many, in words."""
+    listed = list(found)
+    more = len(listed) - NAMED
+    return "; ".join(listed[:NAMED]) + (f"; and {more} more" if more > 0 else "")

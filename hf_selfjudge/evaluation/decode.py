@@ -1,4 +1,7 @@
-"""One rule on one task: every prompt answered in batches through `generate(judge=...)`, greedily, with all counts."""
+"""One rule on one task: every prompt answered in batches through `generate(judge=...)`, greedily, with all counts.
+
+Nothing is scored here: answers are kept as text, so that another machine can score them later.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,10 @@ COUNTS = ("cycles", "new_tokens", "drafted", "accepted", "judged_in")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one rule made of one task, item by item, so that everything can be resampled."""
+class Answers:
+    """What one rule answered to one task's prompts, item by item."""
 
-    scores: list[float | None]
-    """Task scores; None where the task has no checker."""
+    texts: list[str]
     cycles: list[int]
     """Target forwards of each answer."""
     new_tokens: list[int]
@@ -29,15 +31,25 @@ class Outcome:
     """Draft tokens kept."""
     judged_in: list[int]
     """Those of them that exact verification would have rejected."""
-    checksums: list[int]
-    """CRC-32 of each answer's text: tells which answers are exact decoding's."""
     seconds: float
     """Wall time of all generate calls."""
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds in draft, target, judge (the rule) and the rest of verification."""
+    made_with: dict[str, Any] = field(default_factory=dict)
+    """Device, versions and batch size: told, but not part of what finds the answers again."""
 
     def __len__(self) -> int:
-        return len(self.scores)
+        return len(self.texts)
+
+    @property
+    def checksums(self) -> list[int]:
+        """CRC-32 of each text."""
+        return [zlib.crc32(text.encode(errors="replace")) for text in self.texts]
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of all texts: tells whether scores are these answers'."""
+        return zlib.crc32("\0".join(self.texts).encode(errors="replace"))
 
 
 def tokenize(tokenizer: Any, task: Task) -> list[list[int]]:
@@ -59,8 +71,9 @@ def decode(
     gamma: int,
     mode: str = "two-stage",
     batch_size: int = 64,
+    max_new_tokens: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
-) -> Outcome:
+) -> Answers:
     """Answer every prompt of a task under one rule.
 
     Args:
@@ -70,13 +83,15 @@ def decode(
         gamma: tokens per block.
         mode: as in `generate(judge_mode=...)`.
         batch_size: sequences decoded together; prompts of similar length share a batch.
+        max_new_tokens: longest answer; the task's own if None.
         advance: called with the number of items just finished.
     """
     target, draft, tokenizer = pair
     prompts = tokenize(tokenizer, task)
-    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+    # the longest first, so that a batch that does not fit into memory fails at once
+    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     texts = [""] * len(prompts)
-    counts = {name: [0] * len(prompts) for name in COUNTS}
+    counts: dict[str, Any] = {name: [0] * len(prompts) for name in COUNTS}
     seconds, phases = 0.0, dict.fromkeys((*PHASES, "total"), 0.0)
     for first in range(0, len(order), batch_size):
         batch = order[first : first + batch_size]
@@ -89,22 +104,17 @@ def decode(
             judge_mode=mode,
             num_assistant_tokens=gamma,
             do_sample=False,
-            max_new_tokens=task.max_new_tokens,
+            max_new_tokens=max_new_tokens or task.max_new_tokens,
             return_dict_in_generate=True,
         )
         answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device
         seconds += time.perf_counter() - begun
         for name in phases:
             phases[name] += out.judge_stats.seconds[name]
-        for index, answer, stats in zip(batch, answers, out.judge_stats.rows or [out.judge_stats], strict=True):
-            texts[index] = tokenizer.decode(answer, skip_special_tokens=True)
+        found = tokenizer.batch_decode(answers, skip_special_tokens=True)
+        for index, text, stats in zip(batch, found, out.judge_stats.rows or [out.judge_stats], strict=True):
+            texts[index] = text
             for name in COUNTS:
                 counts[name][index] = getattr(stats, name)
         advance(len(batch))
-    return Outcome(
-        scores=[task.score(index, text) for index, text in enumerate(texts)],
-        checksums=[zlib.crc32(text.encode()) for text in texts],
-        seconds=seconds,
-        phases=phases,
-        **counts,
-    )
+    return Answers(texts=texts, seconds=seconds, phases=phases, **counts)

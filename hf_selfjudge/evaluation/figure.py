@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def coordinates(results: dict[str, Any], index: int) -> tuple[float, float]:
     return pooled["accepted_per_cycle"]["estimate"], 100 * pooled["score_difference"]["estimate"]
 
 
+def tested(results: dict[str, Any], members: Iterable[int]) -> list[int]:
+    """Those of some points that were measured on the test items."""
+    return [index for index in members if "test" in results["points"][index]]
+
+
 def frontier(places: list[tuple[float, float]]) -> list[int]:
     """Which of some (length, score) have no longer one with a better score, by length."""
     order = sorted(range(len(places)), key=lambda index: (-places[index][0], -places[index][1]))
@@ -72,11 +78,12 @@ def frontier(places: list[tuple[float, float]]) -> list[int]:
 def _draw_curves(axes: Any, results: dict[str, Any]) -> None:
     settings = results["settings"]
     chosen = results["matched"][settings["criterion"]]
-    shown = [name for name, members in results["methods"].items() if members != [0]]
+    methods = {name: tested(results, members) for name, members in results["methods"].items()}
+    shown = [name for name, members in methods.items() if members not in ([0], [])]
     others = [name for name in shown if name != chosen["ours"]]
     axes.plot(*coordinates(results, 0), "s", color="black", markersize=8, label="exact", zorder=4)
     for name in sorted(shown, key=lambda name: name != chosen["ours"]):  # ours first, so that its thick line hides none
-        members, ours = results["methods"][name], name == chosen["ours"]
+        members, ours = methods[name], name == chosen["ours"]
         number = 0 if ours else others.index(name)
         colour = OURS if ours else COLOURS[number % len(COLOURS)]
         marker = "*" if ours else MARKERS[number % (len(MARKERS) - 1)]
@@ -115,7 +122,8 @@ def _draw_intervals(axes: Any, results: dict[str, Any], members: list[int], colo
 
 def _zoom(axes: Any, results: dict[str, Any], depth: float) -> None:
     """Limits around the points that lose at most `depth` points."""
-    near = [place for place in (coordinates(results, i) for i in range(len(results["points"]))) if place[1] >= -depth]
+    places = [coordinates(results, index) for index in tested(results, range(len(results["points"])))]
+    near = [place for place in places if place[1] >= -depth]
     xs, ys = zip(*near, strict=True)
     pad = max(0.05, 0.06 * (max(xs) - min(xs)))
     axes.set_xlim(min(xs) - pad, max(xs) + pad)

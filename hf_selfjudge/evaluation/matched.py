@@ -67,18 +67,21 @@ def match(
     ours: str | None,
     criterion: str,
     margin: float,
+    tested: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Every method at its matched point, and ours against each of them.
 
     Args:
         selection: pooled figures of all points that choose among them.
         test: what is reported.
-        rows: its pooled figures of all points.
+        rows: its pooled figures of the points it has.
         methods: places of each method's points.
         ours: the method that the others are compared with.
         criterion: one of `CRITERIA`.
         margin: in points.
+        tested: which points the test has, in its order; all if None.
     """
+    places = {index: at for at, index in enumerate(range(len(selection)) if tested is None else tested)}
     chosen = {name: choose(selection, members, criterion, margin) for name, members in methods.items()}
     found: dict[str, Any] = {"meaning": meaning(criterion, margin), "ours": ours, "methods": {}}
     others = [name for name in methods if name != ours]
@@ -87,11 +90,11 @@ def match(
             "point": index,
             "none_matched": index not in methods[name],
             "selection": selection[index],
-            "test": rows[index],
-            "holds_on_test": keeps_score(rows[index], criterion, margin),
+            "test": rows[places[index]],
+            "holds_on_test": keeps_score(rows[places[index]], criterion, margin),
         }
         if ours is not None and name != ours:
-            entry["ours_minus_this"] = difference(test, chosen[ours], index, len(others))
+            entry["ours_minus_this"] = difference(test, places[chosen[ours]], places[index], len(others))
         found["methods"][name] = entry
     return found
 

@@ -60,12 +60,14 @@ def table_csv(results: dict[str, Any]) -> str:
     bounded = [f"{name}{suffix}" for name in NUMBERS for suffix in ("", "_low", "_high")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["set", "method", "rule", "task", *bounded, *PLAIN, "new_tokens", "seconds"])
+    writer.writerow(["set", "method", "rule", "task", *bounded, *PLAIN, "new_tokens", "seconds", "other_figures"])
     for point in results["points"]:
         for name in ("selection", "test"):
             for task, row in _rows(point[name]) if name in point else ():
                 values = [row[number][key] if row[number] else "" for number in NUMBERS for key in _BOUNDS]
                 plain = [row[key] for key in (*PLAIN, "new_tokens", "seconds")]
+                others = {key: found["score"]["estimate"] for key, found in row.get("figures", {}).items()}
+                plain.append(" ".join(f"{key}={value}" for key, value in others.items()))
                 writer.writerow([name, point["method"], point["rule"], task, *values, *plain])
     return text.getvalue()
 
@@ -93,6 +95,7 @@ def page(results: dict[str, Any], figure: Path | None) -> str:
             picture,
             f"<h2>At matched score</h2>{main}<p class='how'>Other readings of matched score:</p>{others}",
             f"<h2>All points, test items, pooled</h2>{_points(results, None)}<p class='how'>{escape(HOW)}</p>",
+            _selection(results),
             "<h2>By task</h2>",
             *(
                 f"<details><summary>{escape(task)}</summary>{_points(results, task)}</details>"
@@ -108,22 +111,33 @@ def conditions(results: dict[str, Any]) -> str:
     """How it was measured, in a few sentences."""
     known, settings = results["conditions"], results["settings"]
     bench = settings["bench"]
-    items = {
-        name: ", ".join(f"{task} {found['count']}" for task, found in tasks.items())
-        for name, tasks in known["items"].items()
-    }
+    items = {name: ", ".join(_items(task, found) for task, found in tasks.items())
+             for name, tasks in known["items"].items()}  # fmt: skip
     sources = {"train": "training split", "held-out": "further items of the test split"}
+    source = "tasks of their own" if settings.get("selection_tasks") else sources.get(settings["select_on"])
     chosen = (
-        f"Points were chosen on selection items ({sources[settings['select_on']]}): {items['selection']}."
+        f"Points were chosen on selection items ({source}): {items['selection']}."
         if "selection" in items
         else "Points were chosen on the test items themselves, which favours methods with many points."
     )
+    if shared := known.get("shared_prompts"):
+        chosen += f" {shared} prompts are both selection and test items."
+    if len(made := known.get("made_with", ())) > 1:
+        parts = [f"{one['results']} results with {one['hardware']}, batch {one['batch_size']}, torch {one['torch']}, "
+                 f"transformers {one['transformers']}" for one in made]  # fmt: skip
+        chosen += f" Not all results were made with the same things, which may decide near ties: {'; '.join(parts)}."
     return (
         f"Target {bench['target']}, draft {bench['draft']}, greedy, {bench['mode']}, gamma {bench['gamma']}, "
         f"{bench['dtype']}, batch {bench['batch_size']}, {known['hardware']}, {bench['workers']} process(es); torch "
         f"{known['torch']}, transformers {known['transformers']}. Test items: {items['test']}. {chosen} "
         f"{settings['resamples']} resamples."
     )
+
+
+def _items(task: str, found: dict[str, Any]) -> str:
+    """How many items of a task there are."""
+    left_out = found.get("left_out")
+    return f"{task} {found['count']}" + (f" ({left_out} with too long prompts left out)" if left_out else "")
 
 
 def _matched(results: dict[str, Any], criterion: str) -> str:
@@ -166,14 +180,27 @@ def _matched(results: dict[str, Any], criterion: str) -> str:
     return _table(heads, lines, text=2)
 
 
-def _points(results: dict[str, Any], task: str | None) -> str:
-    """All points on one task, or pooled."""
+def _selection(results: dict[str, Any]) -> str:
+    """All points on the items that chose among them, where not all were tested."""
+    if all("test" in point for point in results["points"]):
+        return ""
+    return (
+        "<details><summary>All points, selection items, pooled; those not chosen were not tested</summary>"
+        f"{_points(results, None, 'selection')}</details>"
+    )
+
+
+def _points(results: dict[str, Any], task: str | None, name: str = "test") -> str:
+    """All points of one set of items, on one task or pooled."""
     heads = ["rule", "score", "difference, points", "accepted per cycle", "ratio to exact", "tokens per target forward"]
     heads += ["forwards per answer", "acceptance, %", "relaxed tokens, %", "same answers, %", "lost", "gained"]
     ours = next(iter(results["matched"].values()))["ours"] if results["matched"] else None
     lines = []
-    for point in results["points"]:
-        row = dict(_rows(point["test"]))[task or "pooled"]
+    measured = [point for point in results["points"] if name in point]
+    figures = measured[0][name]["tasks"][task].get("figures", {}) if task else {}
+    heads += [text for figure in figures for text in (figure, f"{figure}: difference, points")]
+    for point in measured:
+        row = dict(_rows(point[name]))[task or "pooled"]
         shares = [f"{100 * row[name]:.1f}" for name in ("acceptance_rate", "relaxed_share", "same_answers")]
         cells = [
             point["rule"],
@@ -187,6 +214,8 @@ def _points(results: dict[str, Any], task: str | None) -> str:
             str(row["lost"]),
             str(row["gained"]),
         ]
+        for found in (row["figures"][figure] for figure in figures):
+            cells += [_bounded(found["score"], 100), _bounded(found["score_difference"], 100, "+")]
         lines.append((point["method"] == ours, cells))
     return _table(heads, lines, text=1)
 
@@ -195,7 +224,7 @@ def _phases(results: dict[str, Any]) -> str:
     names = (*PHASES, "other")
     heads = ["rule", "seconds", "tokens per second", *(f"{name}, %" for name in names)]
     lines = []
-    for point in results["points"]:
+    for point in (point for point in results["points"] if "phases" in point):
         found = point["phases"]
         shares = [f"{100 * found['shares'][name]:.1f}" for name in names]
         cells = [point["rule"], f"{found['seconds']:.1f}", f"{found['tokens_per_second']:.0f}", *shares]

@@ -1,7 +1,8 @@
-"""What a comparison is asked to do, checked before any model is loaded."""
+"""What is to be computed for a comparison, checked before any model is loaded."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,57 +11,36 @@ from typing import Any
 
 from .grammar import Point, Spec, parse_rules
 from .judges import Judges
-from .matched import CRITERIA
-from .providers import TaskRequest, model_folder, parse_tasks
-from .store import FORMAT, model_fingerprint, result_path, task_fingerprint
-from .workers import BenchSettings, Job
+from .lengths import short_prompts
+from .providers import Part, Task, TaskRequest, model_folder, parse_tasks
+from .settings import CompareSettings
+from .store import FORMAT, ModelRecords, answers_path, model_fingerprint, scores_path, task_fingerprint
+from .workers import Job
 
-SELECT_ON = ("train", "held-out", "test")
+ROLES = ("target", "draft")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CompareSettings:
-    """What is compared, on what, and how points are chosen."""
+class Prepared:
+    """A task's items, known by what decides their answers and scores."""
 
-    bench: BenchSettings
-    rules: tuple[str, ...]
-    """Lists in the grammar of `grammar`."""
-    tasks: tuple[str, ...] = ("playground",)
-    items: int = 500
-    """Test items of each task without a count."""
-    selection_items: int | None = None
-    """Items of each task that choose the points; as many as test items if None."""
-    select_on: str = "train"
-    """Where those come from: the training split, further items of the test split, or the test items themselves."""
-    seed: int = 0
-    """Seed of the test items."""
-    selection_seed: int = 2000
-    """Seed of selection items from the training split."""
-    margin: float = 1.0
-    """Points of score that a matched point may lose."""
-    criterion: str = "within"
-    """Which matched score the verdict is about; all are reported."""
-    ours: str | None = None
-    """The method the others are compared with; the first one with a judge if None."""
-    resamples: int = 10_000
-    intervals: bool = False
-    """Whether the figure shows intervals."""
+    request: TaskRequest
+    fingerprint: dict[str, Any]
+    scoring: dict[str, Any]
+    needs_model: bool
+    keep: tuple[int, ...] | None
+    """Items whose prompts are short enough; None for all."""
 
-    def __post_init__(self) -> None:
-        for name, found, known in (
-            ("select-on", self.select_on, SELECT_ON),
-            ("criterion", self.criterion, CRITERIA),
-            ("mode", self.bench.mode, ("two-stage", "judge-only")),
-        ):
-            if found not in known:
-                raise ValueError(f"{name} is {found!r}, expected one of {', '.join(known)}.")
-        counts = {"items": self.items, "selection-items": self.selection_items or 1, "resamples": self.resamples}
-        counts |= {name: getattr(self.bench, name) for name in ("gamma", "batch_size", "workers")}
-        for name, count in counts.items():
-            if count < 1:
-                raise ValueError(f"{name.replace('_', '-')} is {count}, expected at least 1.")
-        if not self.margin >= 0:
-            raise ValueError(f"margin is {self.margin}, expected a number of points >= 0.")
+    @property
+    def kept(self) -> Sequence[int]:
+        """The items whose prompts are short enough."""
+        return range(self.request.count) if self.keep is None else self.keep
+
+    @property
+    def left_out(self) -> int:
+        """Items whose prompts are too long."""
+        return 0 if self.keep is None else self.request.count - len(self.keep)
 
 
 @dataclass
@@ -70,6 +50,8 @@ class Plan:
     settings: CompareSettings
     out: Path
     specs: list[Spec]
+    also: list[Spec]
+    """Those of the specs that are tested whatever is chosen."""
     judges: Judges
     sets: dict[str, list[TaskRequest]]
     """Items by set: selection (unless points are chosen on the test items) and test."""
@@ -77,28 +59,50 @@ class Plan:
     """The part that all fingerprints share."""
     ours: str | None
     """The method the others are compared with."""
-    tasks: dict[TaskRequest, dict[str, Any]] = field(default_factory=dict)
-    """Fingerprints of the tasks."""
+    remembered: list[str]
+    """Roles whose model is not here: their fingerprints were written down when answers were decoded."""
+    tasks: dict[TaskRequest, Prepared] = field(default_factory=dict)
+    shared_prompts: int = 0
+    """Prompts that are both selection and test items."""
 
     def job(self, name: str, request: TaskRequest, point: Point) -> Job:
         """The result of one point on one task."""
-        fingerprint = {**self.base, "rule": self.judges.identity(point), "task": self.tasks[request]}
-        return Job(point, request, result_path(self.out, name, request.name, point.spec, fingerprint), fingerprint)
+        known = self.tasks[request]
+        fingerprint = {**self.base, "rule": self.judges.identity(point), "task": known.fingerprint}
+        path = answers_path(self.out, name, fingerprint)
+        return Job(point, request, known.keep, path, fingerprint,
+                   scores_path(path, known.scoring), known.scoring, known.needs_model)  # fmt: skip
+
+    def check_models(self) -> None:
+        """Refuse to decode with a model that is not here, or is not the one of the answers that are there."""
+        bench = self.settings.bench
+        for role in self.remembered:
+            name = getattr(bench, role)
+            now = model_fingerprint(model_folder(name, role))
+            if now != self.base[role]:
+                raise ValueError(
+                    f"The {role} {name} is not the one that the answers in {self.out} came from ({now}, expected "
+                    f"{self.base[role]}), or its weights are not here; decode where it is, or give another --out."
+                )
 
 
 def make_plan(settings: CompareSettings, out: Path) -> Plan:
     """Check everything that can be checked without a model."""
     import torch
-    import transformers
-
-    from .. import __version__
 
     bench = settings.bench
     if bench.dtype != "auto" and not isinstance(getattr(torch, bench.dtype, None), torch.dtype):
         raise ValueError(f"dtype is {bench.dtype!r}, expected auto or a torch dtype such as float32 or bfloat16.")
-    _check_device(bench.device)
-    specs = parse_rules(settings.rules, bench.gamma)
-    test = [replace(request, seed=settings.seed) for request in parse_tasks(settings.tasks, settings.items)]
+    try:
+        torch.device(bench.device)
+    except RuntimeError:
+        raise ValueError(f"device is {bench.device!r}, expected a torch device such as cpu, cuda or cuda:1.") from None
+    also = parse_rules(settings.also, bench.gamma)[1:] if settings.also else []
+    specs = list(dict.fromkeys([*parse_rules(settings.rules, bench.gamma), *also]))
+    test = [
+        replace(request, seed=settings.seed)
+        for request in parse_tasks(settings.tasks, settings.items, settings.nli_model)
+    ]
     judges = Judges()
     for spec in specs:
         swept = {folder: [1.0] for folder in spec.swept_judges}
@@ -106,42 +110,69 @@ def make_plan(settings: CompareSettings, out: Path) -> Plan:
             judges.identity(point)
     sets = {"test": test}
     if settings.select_on != "test":
-        sets = {"selection": [_selection(request, settings) for request in test], **sets}
-    models = {role: model_fingerprint(model_folder(getattr(bench, role), role)) for role in ("target", "draft")}
-    versions = {"hf_selfjudge": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    options = {name: getattr(bench, name) for name in ("gamma", "mode", "device", "dtype", "batch_size")}
-    plan = Plan(
-        settings,
-        out,
-        specs,
-        judges,
-        sets,
-        {"format": FORMAT, **versions, **models, **options},
-        _ours(settings.ours, specs),
-    )
-    for requests in sets.values():
-        plan.tasks |= {request: task_fingerprint(request, request.load()) for request in requests}
+        sets = {"selection": _selection(test, settings), **sets}
+    ours = _ours(settings.ours, specs)
+    records = ModelRecords(out)
+    models = {
+        role: records.fingerprint(role, name, model_folder(name, role))
+        for role, name in ((role, getattr(bench, role)) for role in ROLES)
+    }
+    options = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype")}
+    base = {"format": FORMAT, **{role: found for role, (found, _) in models.items()}, **options}
+    remembered = [role for role, (_, computed) in models.items() if not computed]
+    plan = Plan(settings, out, specs, also, judges, sets, base, ours, remembered)
+    _prepare(plan)
     return plan
 
 
-def _check_device(name: str) -> None:
+def _prepare(plan: Plan) -> None:
+    """Read all items, and look for items that are in both sets."""
+    settings, prompts = plan.settings, dict[str, set[str]]()
+    for name, requests in plan.sets.items():
+        for request in requests:
+            task = request.load()
+            keep = None
+            if settings.max_prompt_tokens is not None:
+                keep = short_prompts(plan.out, settings.bench.target, plan.base["target"], task,
+                                     settings.max_prompt_tokens)  # fmt: skip
+            part: Task = task if keep is None else Part(task, keep)
+            fingerprint = task_fingerprint(part, settings.bench.max_new_tokens)
+            plan.tasks[request] = Prepared(request, fingerprint, part.scoring, part.needs_model, keep)
+            prompts.setdefault(name, set()).update(part.prompts)
+    plan.shared_prompts = len(prompts.get("selection", set()) & prompts["test"])
+    if plan.shared_prompts:
+        log.warning("%d prompts are both selection and test items; choose points on others.", plan.shared_prompts)
+
+
+def check_device(name: str) -> None:
     """Refuse a device that is not there."""
     import torch
 
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device is {name!r}, expected a torch device such as cpu, cuda or cuda:1.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but no CUDA device can be used here; leave out --device.")
 
 
-def _selection(request: TaskRequest, settings: CompareSettings) -> TaskRequest:
-    """The items that choose the points, for one task's test items; none of them is a test item."""
-    count = settings.selection_items or request.count
+def _selection(test: Sequence[TaskRequest], settings: CompareSettings) -> list[TaskRequest]:
+    """The items that choose the points; none of them is a test item."""
+    if settings.selection_tasks:
+        items = settings.selection_items or settings.items
+        found = parse_tasks(settings.selection_tasks, items, settings.nli_model)
+        # a file has no splits: all of its rows are for choosing
+        return [
+            replace(request, split="test" if "=" in request.task else "train", seed=settings.selection_seed)
+            for request in found
+        ]
     if settings.select_on == "train":
-        return replace(request, split="train", seed=settings.selection_seed, count=count)
-    return replace(request, skip=request.count, count=count)
+        return [
+            replace(
+                request,
+                split="train",
+                seed=settings.selection_seed,
+                count=settings.selection_items or request.count,
+            )
+            for request in test
+        ]
+    return [replace(request, skip=request.count, count=settings.selection_items or request.count) for request in test]
 
 
 def _ours(given: str | None, specs: Sequence[Spec]) -> str | None:

@@ -1,6 +1,7 @@
 """What prompts a comparison runs on, and where named pairs lie. A task is an argument: PROVIDER/TASK[=FILE][:COUNT].
 
-A provider is a module with `TASKS` (names), `load_task` and `model_folder`. Those of this package are named here and
+A provider is a module with `TASKS` (names), `load_task` and `model_folder`, and `BY_NLI` if some of its tasks are
+scored by an NLI model. Those of this package are named here and
 loaded on demand, so that evaluation needs none of them.
 """
 
@@ -24,6 +25,11 @@ class Task(Protocol):
         ...
 
     @property
+    def source(self) -> str:
+        """Name of what the prompts come from: tasks that only score differently share it, and so their answers."""
+        ...
+
+    @property
     def prompts(self) -> Sequence[str]:
         """The prompts, in a fixed order."""
         ...
@@ -38,9 +44,67 @@ class Task(Protocol):
         """Longest answer."""
         ...
 
-    def score(self, index: int, text: str) -> float | None:
-        """Score in [0, 1] of an answer to prompt `index`; None where there is none."""
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """What figures depend on beside the answers, as JSON values: where it changes, answers are scored again."""
         ...
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a model scores the answers: one process then scores them all."""
+        ...
+
+    def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
+        """Figures by name for answers to prompts by their index, the score first; empty where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a task's prompts, counted anew."""
+
+    task: Task
+    keep: Sequence[int]
+    """Which of the task's prompts."""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def source(self) -> str:
+        """Where the task's prompts come from."""
+        return self.task.source
+
+    @property
+    def chat(self) -> bool:
+        """As in the task."""
+        return self.task.chat
+
+    @property
+    def max_new_tokens(self) -> int:
+        """As in the task."""
+        return self.task.max_new_tokens
+
+    @property
+    def needs_model(self) -> bool:
+        """As in the task."""
+        return self.task.needs_model
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts that are kept."""
+        return [self.task.prompts[index] for index in self.keep]
+
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """The task's, and which prompts are kept."""
+        return {**self.task.scoring, "keep": list(self.keep)}
+
+    def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
+        """The task's figures."""
+        return self.task.figures([(self.keep[index], text) for index, text in answers])
 
 
 @dataclass(frozen=True)
@@ -49,29 +113,36 @@ class TaskRequest:
 
     provider: str
     task: str
+    """The task's name, with =FILE behind it where its rows come from a file."""
     count: int
     split: str = "test"
     seed: int = 0
     skip: int = 0
     """Prompts of this split and seed to leave out first."""
+    nli_model: str | None = None
+    """What judges factual consistency, where the task does."""
 
     @property
     def name(self) -> str:
-        """Name in results."""
-        return f"{self.provider}/{self.task}"
+        """Name in results: without the file, whose place differs from machine to machine."""
+        return f"{self.provider}/{self.task.partition('=')[0]}"
 
     def load(self) -> Task:
         """Make the prompts."""
-        task: Task = _provider(self.provider).load_task(self.task, self.count, self.split, self.seed, self.skip)
+        options = {} if self.nli_model is None else {"nli_model": self.nli_model}
+        task: Task = _provider(self.provider).load_task(
+            self.task, self.count, self.split, self.seed, self.skip, **options
+        )
         return task
 
 
-def parse_tasks(texts: Sequence[str], items: int) -> list[TaskRequest]:
-    """Tasks from comma-separated lists of PROVIDER/TASK[:COUNT]; PROVIDER alone means all of its tasks.
+def parse_tasks(texts: Sequence[str], items: int, nli_model: str | None = None) -> list[TaskRequest]:
+    """Tasks from comma-separated lists of PROVIDER/TASK[=FILE][:COUNT]; PROVIDER alone means all of its tasks.
 
     Args:
         texts: what the user wrote.
         items: prompts of each task without a count.
+        nli_model: for the tasks that score by one.
     """
     requests: list[TaskRequest] = []
     for entry in (entry.strip() for text in texts for entry in text.split(",")):
@@ -85,7 +156,9 @@ def parse_tasks(texts: Sequence[str], items: int) -> list[TaskRequest]:
         known = tuple(_provider(provider).TASKS)
         if task and task.partition("=")[0] not in known:  # what is behind = is for the provider, such as a file
             raise ValueError(f"Task {entry!r}: {provider} has no task {task!r}; it has {', '.join(known)}.")
-        requests += [TaskRequest(provider, one, int(count or items)) for one in ([task] if task else known)]
+        for one in [task] if task else known:
+            by_nli = one.partition("=")[0] in getattr(_provider(provider), "BY_NLI", ())
+            requests.append(TaskRequest(provider, one, int(count or items), nli_model=nli_model if by_nli else None))
     names = [request.name for request in requests]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -2,72 +2,91 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .grammar import Point
 from .matched import CRITERIA, match, verdict
 from .plan import Plan, judge_labels, shorten
+from .provenance import KEYS, kinds
 from .tables import Table
 
 
-def summarise(plan: Plan, points: list[Point], tables: dict[str, Table]) -> dict[str, Any]:
-    """Everything the outputs show, as JSON values."""
-    settings = plan.settings
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured."""
+
+    tables: dict[str, Table]
+    """By set; the selection's has all points."""
+    tested: list[int]
+    """The points of the test's table."""
+    made_with: list[dict[str, Any]]
+    """Of each result, what it was made with."""
+
+
+def group_methods(plan: Plan, points: Sequence[Point]) -> dict[str, list[int]]:
+    """The places of each method's points, by its short name."""
     names = judge_labels(plan.specs)
-    rules = [shorten(point.spec, names) for point in points]
     methods: dict[str, list[int]] = {}
     for index, point in enumerate(points):
         methods.setdefault(shorten(point.method, names), []).append(index)
-    rows = {name: [table.rows(index) for index in range(len(points))] for name, table in tables.items()}
-    pooled = {name: [row["pooled"] for row in found] for name, found in rows.items()}
+    return methods
+
+
+def summarise(plan: Plan, points: list[Point], measured: Measurements) -> dict[str, Any]:
+    """Everything the outputs show, as JSON values."""
+    settings, tables, tested = plan.settings, measured.tables, measured.tested
+    names = judge_labels(plan.specs)
+    rules = [shorten(point.spec, names) for point in points]
+    methods = group_methods(plan, points)
+    places = {"test": tested, "selection": range(len(points))}
+    rows = {name: {index: table.rows(at) for at, index in enumerate(places[name])} for name, table in tables.items()}
+    pooled = {name: [row["pooled"] for row in found.values()] for name, found in rows.items()}
     test, chosen_on = tables["test"], "selection" if "selection" in tables else "test"
     matched: dict[str, Any] = {}
-    for criterion in CRITERIA if test.scored else ():
-        found = match(pooled[chosen_on], test, pooled["test"], methods, plan.ours, criterion, settings.margin)
+    for criterion in CRITERIA if test.scored and tables[chosen_on].scored else ():
+        found = match(pooled[chosen_on], test, pooled["test"], methods, plan.ours, criterion, settings.margin, tested)
         matched[criterion] = {**found, "verdict": verdict(found, rules, chosen_on)}
     return {
         "command": "selfjudge compare",
         "settings": asdict(settings),
-        "conditions": _conditions(plan),
+        "conditions": _conditions(plan, measured.made_with),
         "judges": {names[folder]: folder for folder in names},
         "pooled_over": test.scored,
         "methods": methods,
         "points": [
             {
-                "rule": rule,
+                "rule": rules[index],
                 "spec": point.spec,
                 "method": shorten(point.method, names),
-                **{name: found[index] for name, found in rows.items()},
-                "phases": test.phases(index),
+                **{name: found[index] for name, found in rows.items() if index in found},
+                **({"phases": test.phases(tested.index(index))} if index in tested else {}),
             }
-            for index, (rule, point) in enumerate(zip(rules, points, strict=True))
+            for index, point in enumerate(points)
         ],
         "matched": matched,
         "verdict": matched[settings.criterion]["verdict"] if matched else "No task has a score: no score to match.",
     }
 
 
-def _conditions(plan: Plan) -> dict[str, Any]:
+def _conditions(plan: Plan, made_with: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Where and on what it was measured."""
-    bench = plan.settings.bench
-    hardware = f"{platform.machine()} CPU, {os.cpu_count()} cores"
-    if bench.device.startswith("cuda"):
-        import torch
-
-        hardware = torch.cuda.get_device_name(bench.device)
-    keys = ("hf_selfjudge", "torch", "transformers", "target", "draft")
+    made = kinds(made_with)
     return {
-        "hardware": hardware,
-        **{key: plan.base[key] for key in keys},
+        **{key: " and ".join(dict.fromkeys(str(one[key]) for one in made)) for key in KEYS},
+        **{role: plan.base[role] for role in ("target", "draft")},
+        "made_with": made,
         "decoding": "greedy",
         "items": {
             name: {
-                request.name: {key: getattr(request, key) for key in ("count", "split", "seed", "skip")}
+                request.name: {
+                    **{key: getattr(request, key) for key in ("count", "split", "seed", "skip")},
+                    "left_out": plan.tasks[request].left_out,
+                }
                 for request in requests
             }
             for name, requests in plan.sets.items()
         },
+        "shared_prompts": plan.shared_prompts,
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..decoding.statistics import PHASES
 from .bootstrap import Figures, Measured, estimate, interval, resample
-from .decode import Outcome
+from .outcomes import Outcome
 
 EXACT = 0
 """Place of exact decoding among the rules: the first."""
@@ -29,14 +29,19 @@ class Table:
     """By task: of the items as they are."""
     samples: list[Figures]
     """By task: of the bootstrap's resamples."""
+    others: list[dict[str, tuple[Figures, Figures]]]
+    """By task: estimate and resamples of its other figures by name, in place of the score."""
 
     @classmethod
     def build(cls, outcomes: dict[str, list[Outcome]], resamples: int, seed: int) -> Table:
         """Resample the outcomes of all rules (the lists' order) on each task."""
         measured = [_measured(found) for found in outcomes.values()]
-        return cls(
-            list(outcomes), list(outcomes.values()), [*map(estimate, measured)], resample(measured, resamples, seed)
-        )
+        others = [
+            {name: _resampled(_measured(found, name), resamples, seed) for name in found[EXACT].others}
+            for found in outcomes.values()
+        ]
+        samples = resample(measured, resamples, seed)
+        return cls(list(outcomes), list(outcomes.values()), [*map(estimate, measured)], samples, others)
 
     @property
     def scored(self) -> list[str]:
@@ -59,6 +64,7 @@ class Table:
                 **_compared(self.estimates[at], self.samples[at], rule),
                 **_totals([outcome]),
                 **_changes([(outcome, exact)]),
+                "figures": {name: _scores(*figures, rule) for name, figures in self.others[at].items()},
             }
         pooled = [at for at, task in enumerate(self.tasks) if task in self.scored] or range(len(self.tasks))
         falls = [tasks[task]["score_difference"]["estimate"] for task in self.scored]
@@ -95,8 +101,10 @@ def bounded(value: float, sample: np.ndarray) -> dict[str, float] | None:
     return {"estimate": round(float(value), DIGITS), "low": round(low, DIGITS), "high": round(high, DIGITS)}
 
 
-def _measured(outcomes: Sequence[Outcome]) -> Measured:
-    scores = [[np.nan if score is None else score for score in outcome.scores] for outcome in outcomes]
+def _measured(outcomes: Sequence[Outcome], name: str | None = None) -> Measured:
+    """The outcomes of all rules on one task, with the score or with another figure in its place."""
+    columns = [outcome.scores if name is None else outcome.others[name] for outcome in outcomes]
+    scores = [[np.nan if score is None else score for score in column] for column in columns]
     return Measured(
         np.array(scores, dtype=float),
         np.array([outcome.accepted for outcome in outcomes], dtype=float),
@@ -104,12 +112,24 @@ def _measured(outcomes: Sequence[Outcome]) -> Measured:
     )
 
 
-def _compared(found: Figures, samples: Figures, rule: int) -> dict[str, Any]:
-    """Score and accepted length, and both against exact decoding on the same items."""
-    score, length = found.score[0], found.length[0]
+def _resampled(measured: Measured, resamples: int, seed: int) -> tuple[Figures, Figures]:
+    return estimate(measured), resample([measured], resamples, seed)[0]
+
+
+def _scores(found: Figures, samples: Figures, rule: int) -> dict[str, Any]:
+    """Score, and against exact decoding on the same items."""
+    score = found.score[0]
     return {
         "score": bounded(score[rule], samples.score[:, rule]),
         "score_difference": bounded(score[rule] - score[EXACT], samples.score[:, rule] - samples.score[:, EXACT]),
+    }
+
+
+def _compared(found: Figures, samples: Figures, rule: int) -> dict[str, Any]:
+    """Score and accepted length, and both against exact decoding on the same items."""
+    length = found.length[0]
+    return {
+        **_scores(found, samples, rule),
         "accepted_per_cycle": bounded(length[rule], samples.length[:, rule]),
         "length_ratio": bounded(length[rule] / length[EXACT], samples.length[:, rule] / samples.length[:, EXACT]),
     }

@@ -1,4 +1,7 @@
-"""Where results are computed: the pair in this process, or in several worker processes that share the work."""
+"""Where answers are computed: the pair in this process, or in several worker processes that share the work.
+
+A job that fails (out of memory, say) does not stop the others: it is told at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,13 @@ from typing import Any
 from .decode import decode
 from .grammar import Point
 from .judges import Judges, Recorder
-from .providers import Task, TaskRequest, model_folder
-from .store import write_result
+from .providers import Part, Task, TaskRequest, model_folder
+from .store import write_answers
+
+Failures = dict["Job", str]
+"""Why each job failed."""
+Items = dict[TaskRequest, tuple[int, ...]]
+"""Which items of each request."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +38,43 @@ class BenchSettings:
     dtype: str = "float32"
     batch_size: int = 64
     workers: int = 1
+    max_new_tokens: int | None = None
+    """Longest answer; each task's own if None."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One result to compute and where to write it."""
+    """Answers to compute and where to write them, and their scores."""
 
     point: Point
     request: TaskRequest
+    keep: tuple[int, ...] | None
+    """Which of the request's items; None for all."""
     path: Path
     fingerprint: dict[str, Any]
+    scores_path: Path
+    scoring: dict[str, Any]
+    needs_model: bool
+    """Whether a model scores the answers."""
+
+    @property
+    def items(self) -> int:
+        """How many answers."""
+        return int(self.fingerprint["task"]["count"])
+
+    @property
+    def cost(self) -> int:
+        """What it costs, roughly: the tokens it may write."""
+        return self.items * int(self.fingerprint["task"]["max_new_tokens"])
+
+    def __str__(self) -> str:
+        return f"{self.point.spec} on {self.request.name}"
+
+
+def load_part(request: TaskRequest, keep: Sequence[int] | None) -> Task:
+    """A request's items, or those of them that are kept."""
+    task = request.load()
+    return task if keep is None else Part(task, keep)
 
 
 class Bench:
@@ -48,6 +83,8 @@ class Bench:
     def __init__(self, settings: BenchSettings) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from .provenance import here
 
         folders = [model_folder(getattr(settings, role), role) for role in ("target", "draft")]
         dtype = settings.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
@@ -60,31 +97,34 @@ class Bench:
         self.settings = settings
         self.pair = (target, draft, tokenizer)
         self._judges = Judges()
-        self._tasks: Callable[[TaskRequest], Task] = cache(lambda request: request.load())
+        self._made_with = here(settings.device, settings.batch_size)
+        self._tasks: Callable[[TaskRequest, tuple[int, ...] | None], Task] = cache(load_part)
 
     def measure(self, job: Job, advance: Callable[[int], None] = lambda count: None) -> int:
-        """Compute one result and write it; returns its number of items."""
+        """Compute the answers of one job and write them; returns their number."""
         rule = self._judges.rule(job.point, self.pair[2])
-        outcome = self._decode(job.request, rule, advance)
-        write_result(job.path, job.fingerprint, outcome)
-        return len(outcome)
+        answers = self._decode(job.request, job.keep, rule, advance)
+        write_answers(job.path, job.fingerprint, replace(answers, made_with=self._made_with))
+        return len(answers)
 
-    def record(self, folders: Sequence[str], requests: Sequence[TaskRequest]) -> dict[str, list[float]]:
+    def record(self, folders: Sequence[str], request: TaskRequest, keep: tuple[int, ...]) -> dict[str, list[float]]:
         """P(acceptable) of each judge wherever exact verification of these items stops."""
         recorder = Recorder({folder: self._judges[folder] for folder in folders})
-        for request in requests:
-            self._decode(request, recorder, lambda count: None)
+        self._decode(request, keep, recorder, lambda count: None)
         return recorder.probabilities
 
-    def _decode(self, request: TaskRequest, rule: Any, advance: Callable[[int], None]) -> Any:
+    def _decode(
+        self, request: TaskRequest, keep: tuple[int, ...] | None, rule: Any, advance: Callable[[int], None]
+    ) -> Any:
         settings = self.settings
         return decode(
             self.pair,
-            self._tasks(request),
+            self._tasks(request, keep),
             rule,
             gamma=settings.gamma,
             mode=settings.mode,
             batch_size=settings.batch_size,
+            max_new_tokens=settings.max_new_tokens,
             advance=advance,
         )
 
@@ -95,14 +135,20 @@ class Inline:
     def __init__(self, settings: BenchSettings) -> None:
         self._bench = cache(lambda: Bench(settings))
 
-    def run(self, jobs: Sequence[Job], advance: Callable[[int], None]) -> None:
-        """Compute all jobs."""
+    def run(self, jobs: Sequence[Job], advance: Callable[[int], None]) -> Failures:
+        """Compute all jobs; returns those that failed."""
+        bench = self._bench()
+        failed: Failures = {}
         for job in jobs:
-            self._bench().measure(job, advance)
+            try:
+                bench.measure(job, advance)
+            except Exception as error:
+                failed[job] = _reason(error)
+        return failed
 
-    def record(self, folders: Sequence[str], requests: Sequence[TaskRequest]) -> dict[str, list[float]]:
-        """As `Bench.record`."""
-        return self._bench().record(folders, requests)
+    def record(self, folders: Sequence[str], items: Items) -> dict[str, list[float]]:
+        """As `Bench.record`, over several requests."""
+        return _merge(self._bench().record(folders, request, keep) for request, keep in items.items())
 
 
 class Pool:
@@ -111,14 +157,24 @@ class Pool:
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
 
-    def run(self, jobs: Sequence[Job], advance: Callable[[int], None]) -> None:
-        """Compute all jobs, in any order."""
-        for done in as_completed([self._executor.submit(_measure, job) for job in jobs]):
-            advance(done.result())
+    def run(self, jobs: Sequence[Job], advance: Callable[[int], None]) -> Failures:
+        """Compute all jobs, the first ones first; returns those that failed."""
+        failed: Failures = {}
+        due = {self._executor.submit(_measure, job): job for job in jobs}
+        for done in as_completed(due):
+            try:
+                count, reason = done.result()
+            except Exception as error:  # the process died, or could not load the pair
+                count, reason = 0, f"{type(error).__name__}: {error}"
+            if reason:
+                failed[due[done]] = reason
+            advance(count)
+        return failed
 
-    def record(self, folders: Sequence[str], requests: Sequence[TaskRequest]) -> dict[str, list[float]]:
-        """As `Bench.record`."""
-        return self._executor.submit(_record, folders, requests).result()
+    def record(self, folders: Sequence[str], items: Items) -> dict[str, list[float]]:
+        """As `Bench.record`, over several requests."""
+        due = [self._executor.submit(_record, folders, request, keep) for request, keep in items.items()]
+        return _merge(done.result() for done in due)
 
 
 @contextmanager
@@ -137,6 +193,25 @@ def open_bench(settings: BenchSettings) -> Iterator[Inline | Pool]:
             raise
 
 
+def _reason(error: Exception) -> str:
+    """An error in words; what it holds on to on the device is given free."""
+    import torch
+
+    found = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    error.__traceback__ = None  # its frames hold the batch that did not fit
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return found
+
+
+def _merge(found: Iterator[dict[str, list[float]]]) -> dict[str, list[float]]:
+    merged: dict[str, list[float]] = {}
+    for one in found:
+        for folder, values in one.items():
+            merged.setdefault(folder, []).extend(values)
+    return merged
+
+
 _worker: dict[str, Bench] = {}
 
 
@@ -149,9 +224,13 @@ def _start_worker(settings: BenchSettings) -> None:
     _worker["bench"] = Bench(settings)
 
 
-def _measure(job: Job) -> int:
-    return _worker["bench"].measure(job)
+def _measure(job: Job) -> tuple[int, str]:
+    """The number of answers, and what went wrong; errors of other libraries may not cross process borders."""
+    try:
+        return _worker["bench"].measure(job), ""
+    except Exception as error:
+        return 0, _reason(error)
 
 
-def _record(folders: Sequence[str], requests: Sequence[TaskRequest]) -> dict[str, list[float]]:
-    return _worker["bench"].record(folders, requests)
+def _record(folders: Sequence[str], request: TaskRequest, keep: tuple[int, ...]) -> dict[str, list[float]]:
+    return _worker["bench"].record(folders, request, keep)

@@ -9,7 +9,8 @@ from typing import Any
 
 EPILOG = """\
 tasks: selfjudge_gsm8k, selfjudge_gsm8k_8shot, selfjudge_mmlu_cot, selfjudge_math500, selfjudge_cnn_dailymail,
-  selfjudge_livecodebench, selfjudge_playground_word_problems (multiple_choice, news, open_ended), and lm_eval's own
+  selfjudge_cnn_dailymail_rouge, selfjudge_humaneval, selfjudge_livecodebench,
+  selfjudge_playground_word_problems (multiple_choice, news, open_ended), and lm_eval's own
 model_args of selfjudge: pretrained, assistant, judge, threshold, rule, gamma, mode, never_relax, schedule; and hf's own
 example:
   selfjudge eval --model selfjudge --model_args pretrained=T,assistant=D,judge=J,threshold=f1 \\
@@ -68,3 +69,34 @@ def complete(arguments: list[str]) -> list[str]:
     if written.isdisjoint({"--model", "-M", "--config", "-C"}):
         added += ["--model", "selfjudge"]
     return [*arguments, *added]
+
+
+def add_fc_check(commands: Any) -> None:
+    """Add `fc-check` to the `selfjudge` command."""
+    parser = commands.add_parser(
+        "fc-check",
+        help="how far a measure of factual consistency can be trusted",
+        description="Score the highlights of articles beside ones that cannot be right: those of another article, and "
+        "the same with one number or name replaced by another. AUC: how often the real ones score higher (0.5: it "
+        "cannot tell them apart, 1: always). The last line of stdout is one JSON document.",
+    )
+    add = parser.add_argument
+    add("--nli-model", required=True, help="an NLI model's folder or Hub id; prompt:FOLDER or prompt-sentences:FOLDER "
+        "for a chat model that is asked about each summary or sentence")  # fmt: skip
+    add("--rows", required=True, help="a .jsonl, .json, .csv or .parquet file (.gz too) with article and highlights")
+    add("--count", type=int, help="how many rows (default: all)")
+    add("--seed", type=int, default=0, help="decides which rows and what is replaced (default: %(default)s)")
+    parser.set_defaults(run=run_fc_check)
+
+
+def run_fc_check(nli_model: str, rows: str, count: int | None, seed: int) -> None:
+    """Check a measure and print what it found."""
+    import json
+
+    from transformers.utils import logging
+
+    from .fc_check import check, in_words, read_rows
+
+    logging.disable_progress_bar()
+    found = check(read_rows(rows, count, seed), nli_model, seed)
+    sys.stdout.write(in_words(found) + "\n" + json.dumps(found) + "\n")

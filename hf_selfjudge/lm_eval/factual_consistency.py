@@ -7,12 +7,14 @@ what comes from its config: the order differs from model to model.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 BATCH = 16
+PROMPTED = ("prompt", "prompt-sentences")
+"""What stands before the folder of a chat model that is asked."""
 LONGEST = 512
 """Tokens that the NLI model reads, where it says nothing itself; articles are cut to fit, sentences are not."""
 _ABBREVIATIONS = frozenset(
@@ -76,26 +78,66 @@ def label_order(names: Mapping[int, str]) -> dict[str, int]:
 
 
 def consistency(article: str, summary: str, model: str) -> Consistency:
-    """Factual consistency of one summary, by the NLI model of this folder or Hub id."""
+    """Factual consistency of one summary; `model` as in `consistencies`."""
+    return consistencies([(article, summary)], model)[0]
+
+
+def consistencies(pairs: Sequence[tuple[str, str]], model: str) -> list[Consistency]:
+    """Factual consistency of many (article, summary).
+
+    Args:
+        pairs: articles and their summaries.
+        model: folder or Hub id of an NLI model; prompt:FOLDER for a chat model that is asked about each summary, or
+            prompt-sentences:FOLDER for one that is asked about each sentence.
+    """
+    kind, colon, folder = model.partition(":")
+    prompted = bool(colon) and kind in PROMPTED
+    parts = [[summary] if kind == "prompt" and prompted else split_sentences(summary) for _, summary in pairs]
+    parts = [[text for text in texts if any(map(str.isalnum, text))] for texts in parts]
+    asked = [(article, text) for (article, _), texts in zip(pairs, parts, strict=True) for text in texts]
+    if prompted:
+        from .prompted_nli import support
+
+        readings = [_from_support(value) for value in support(asked, folder)]
+    else:
+        readings = _classify(asked, model)
+    found, first = [], 0
+    for texts in parts:
+        own, first = readings[first : first + len(texts)], first + len(texts)
+        sums = [sum(reading[at] for reading in own) / max(1, len(own)) for at in (0, 1)]
+        found.append(Consistency(sums[0], sums[1], len(texts)))
+    return found
+
+
+def _from_support(value: float) -> tuple[float, float]:
+    """Both readings of P(supported): it is entailed or it contradicts, nothing is neutral."""
+    return (1.0 if value > 0.5 else -1.0, 2 * value - 1)
+
+
+def _classify(asked: Sequence[tuple[str, str]], model: str) -> list[tuple[float, float]]:
+    """Both readings of each (article, sentence), by an NLI model."""
     import torch
 
-    sentences = split_sentences(summary)
-    if not sentences:
-        return Consistency(0.0, 0.0, 0)
+    if not asked:
+        return []
     nli, tokenizer, order = _load(model)
-    probabilities = []
-    with torch.no_grad():
-        for first in range(0, len(sentences), BATCH):
-            batch = sentences[first : first + BATCH]
-            inputs = tokenizer([article] * len(batch), batch, truncation="only_first", max_length=_longest(nli),
-                               padding=True, return_tensors="pt")  # fmt: skip
-            probabilities.append(nli(**inputs.to(nli.device)).logits.float().softmax(-1).cpu())
-    found = torch.cat(probabilities)  # (sentences, labels)
-    best = found.argmax(-1)
     entailed, contradicted = order["entailment"], order["contradiction"]
-    by_class = ((best == entailed).float() - (best == contradicted).float()).mean()
-    by_probability = (found[:, entailed] - found[:, contradicted]).mean()
-    return Consistency(float(by_class), float(by_probability), len(sentences))
+    # similar lengths share a batch; the longest first, so that what does not fit into memory fails at once
+    places = sorted(range(len(asked)), key=lambda at: -len(asked[at][0]) - len(asked[at][1]))
+    found = [(0.0, 0.0)] * len(asked)
+    with torch.no_grad():
+        for first in range(0, len(places), BATCH):
+            batch = places[first : first + BATCH]
+            articles, sentences = ([asked[at][side] for at in batch] for side in (0, 1))
+            inputs = tokenizer(articles, sentences, truncation="only_first", max_length=_longest(nli),
+                               padding=True, return_tensors="pt")  # fmt: skip
+            chances = nli(**inputs.to(nli.device)).logits.float().softmax(-1).cpu()  # (batch, labels)
+            best = chances.argmax(-1)
+            classes = (best == entailed).float() - (best == contradicted).float()
+            margins = chances[:, entailed] - chances[:, contradicted]
+            for at, *reading in zip(batch, classes.tolist(), margins.tolist(), strict=True):
+                found[at] = (reading[0], reading[1])
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,10 @@ lm_eval itself is not needed: the same YAML says where rows come from, and the s
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +18,29 @@ from .data import SPLIT, load
 
 Score = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any]]
 
-SCORES: Mapping[str, tuple[Score, str]] = {
-    "gsm8k": (scorers.score_gsm8k, "exact_match"),
-    "math500": (scorers.score_math, "exact_match"),
-    "mmlu_cot": (scorers.score_mmlu, "acc"),
-    "cnn_dailymail_fc": (scorers.score_summary, "fc"),
-    "livecodebench": (scorers.score_code, "pass_at_1"),
+SUMMARIES = ("rougeL", "rouge1", "rouge2")
+SCORES: Mapping[str, tuple[Score, tuple[str, ...]]] = {
+    "gsm8k": (scorers.score_gsm8k, ("exact_match",)),
+    "math500": (scorers.score_math, ("exact_match",)),
+    "mmlu_cot": (scorers.score_mmlu, ("acc",)),
+    "cnn_dailymail_fc": (scorers.score_summary, ("fc", "fc_probability", *SUMMARIES)),
+    "cnn_dailymail_rouge": (scorers.score_rouge, SUMMARIES),
+    "humaneval": (scorers.score_code, ("pass_at_1",)),
+    "livecodebench": (scorers.score_code, ("pass_at_1",)),
 }
-"""Scorer and main score of each task."""
+"""Scorer and figures of each task, the main score first."""
 TASKS = tuple(SCORES)
-SELECTION: Mapping[str, str] = {"gsm8k": "train", "mmlu_cot": "validation", "cnn_dailymail_fc": "validation"}
+BY_NLI = ("cnn_dailymail_fc",)
+"""Tasks that an NLI model scores."""
+SELECTION: Mapping[str, str] = {
+    "gsm8k": "train",
+    "mmlu_cot": "validation",
+    "cnn_dailymail_fc": "validation",
+    "cnn_dailymail_rouge": "validation",
+}
 """Hub splits that points may be chosen on."""
+STRATA: Mapping[str, str] = {"mmlu_cot": "subject"}
+"""Columns whose values are taken in proportion."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,13 @@ class Benchmark:
     """Documents of one task."""
 
     name: str
+    source: str
     documents: Sequence[Mapping[str, Any]]
     max_new_tokens: int
     scorer: Score
-    main: str
+    names: Sequence[str]
+    """Figures, the main score first."""
+    needs_model: bool = False
     chat: bool = True
 
     @property
@@ -44,12 +62,28 @@ class Benchmark:
         """The users' messages."""
         return [document["prompt"] for document in self.documents]
 
-    def score(self, index: int, text: str) -> float | None:
-        """The task's main score of an answer; that of cnn_dailymail_fc is in [-1, 1]."""
-        return float(self.scorer(self.documents[index], [text])[self.main])
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """Which figures, by which model if any, against which references."""
+        references = json.dumps([document["reference"] for document in self.documents])
+        models = sorted({document["nli_model"] for document in self.documents if "nli_model" in document})
+        return {
+            "figures": list(self.names),
+            "references": hashlib.sha256(references.encode()).hexdigest()[:16],
+            **({"nli_model": models[0]} if models and self.needs_model else {}),
+        }
+
+    def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
+        """The figures of answers to documents by their index; those of factual consistency are in [-1, 1]."""
+        asked = [(self.documents[index], text) for index, text in answers]
+        if self.needs_model:
+            found: Sequence[Mapping[str, Any]] = scorers.score_summaries(asked)
+        else:
+            found = [self.scorer(document, [text]) for document, text in asked]
+        return [{name: float(one[name]) for name in self.names} for one in found]
 
 
-def load_task(name: str, count: int, split: str, seed: int, skip: int = 0) -> Benchmark:
+def load_task(name: str, count: int, split: str, seed: int, skip: int = 0, nli_model: str | None = None) -> Benchmark:
     """`count` documents of a task behind the first `skip` ones, in an order that the seed decides.
 
     Args:
@@ -58,6 +92,7 @@ def load_task(name: str, count: int, split: str, seed: int, skip: int = 0) -> Be
         split: test, or train for rows that points are chosen on.
         seed: decides the order.
         skip: documents to leave out first.
+        nli_model: what judges factual consistency; the default one if None.
     """
     task, _, file = name.partition("=")
     settings = _read_yaml(task)
@@ -66,18 +101,36 @@ def load_task(name: str, count: int, split: str, seed: int, skip: int = 0) -> Be
         if file or task not in SELECTION:
             raise ValueError(
                 f"lm_eval/{name} has no training rows to choose points on; use --select-on held-out (further rows of "
-                "the same file or split) or --select-on test."
+                "the same file or split), --select-on test, or --selection-tasks with a file of its own."
             )
         source["split"] = SELECTION[task]
-    documents = list(load(source, **({"data_files": file} if file else {}))[SPLIT])
+    given = {"data_files": file or None, "nli_model": nli_model}
+    documents = list(load(source, **{key: value for key, value in given.items() if value is not None})[SPLIT])
     if skip + count > len(documents):
         raise ValueError(
             f"lm_eval/{name} has {len(documents)} rows, and {skip + count} are asked for; give a smaller :COUNT."
         )
     random.Random(seed).shuffle(documents)
-    scorer, main = SCORES[task]
+    if task in STRATA:
+        documents = spread(documents, STRATA[task])
+    scorer, names = SCORES[task]
     longest = int(settings["generation_kwargs"]["max_gen_toks"])
-    return Benchmark(f"lm_eval/{name}", documents[skip : skip + count], longest, scorer, main)
+    return Benchmark(
+        f"lm_eval/{task}", f"lm_eval/{source['name']}", documents[skip : skip + count], longest, scorer, names,
+        needs_model=task in BY_NLI,
+    )  # fmt: skip
+
+
+def spread(documents: Sequence[Mapping[str, Any]], column: str) -> list[Mapping[str, Any]]:
+    """The documents in an order in which every stretch has a column's values in proportion, to within about one."""
+    sizes = Counter(document[column] for document in documents)
+    seen: Counter[Any] = Counter()
+    places = []
+    for document in documents:
+        value = document[column]
+        places.append((seen[value] + 0.5) / sizes[value])  # the n-th of m documents belongs at (n - 1/2) / m
+        seen[value] += 1
+    return [documents[index] for index in sorted(range(len(documents)), key=lambda index: places[index])]
 
 
 def model_folder(role: str) -> str:
@@ -93,5 +146,6 @@ def _read_yaml(task: str) -> dict[str, Any]:
         """Imports nothing."""
 
     Loader.add_constructor("!function", lambda loader, node: node.value)
-    found: dict[str, Any] = yaml.load((EVAL_TASKS / task / f"{task}.yaml").read_text(encoding="utf-8"), Loader)
+    path = next(EVAL_TASKS.glob(f"*/{task}.yaml"))  # variants of a task share its folder
+    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader)
     return found

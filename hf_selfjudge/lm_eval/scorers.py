@@ -13,7 +13,7 @@ from typing import Any
 
 from ..checkers import choice, code
 from ..checkers import math as mathematics
-from .factual_consistency import consistency
+from .factual_consistency import consistencies
 from .response import figures
 
 Document = Mapping[str, Any]
@@ -82,10 +82,26 @@ def score_code(document: Document, results: Sequence[str]) -> dict[str, Any]:
 
 def score_summary(document: Document, results: Sequence[str]) -> dict[str, Any]:
     """Factual consistency with the article, and ROUGE with the highlights."""
-    reference = _reference(document)
-    found = consistency(reference["article"], results[0], document["nli_model"])
-    scores = {"fc": found.by_class, "fc_probability": found.by_probability}
-    return {**scores, **rouge(reference["highlights"], results[0]), **figures(results[0])}
+    return {**score_summaries([(document, results[0])])[0], **figures(results[0])}
+
+
+def score_summaries(answers: Sequence[tuple[Document, str]]) -> list[dict[str, float]]:
+    """Factual consistency and ROUGE of many summaries, whose documents name one NLI model, in large batches."""
+    models = {document["nli_model"] for document, _ in answers}
+    if len(models) > 1:
+        raise ValueError(f"The documents name the NLI models {', '.join(sorted(models))}; expected one for all.")
+    references = [_reference(document) for document, _ in answers]
+    pairs = [(reference["article"], text) for reference, (_, text) in zip(references, answers, strict=True)]
+    found = consistencies(pairs, models.pop()) if pairs else []
+    return [
+        {"fc": one.by_class, "fc_probability": one.by_probability, **rouge(reference["highlights"], text)}
+        for one, reference, (_, text) in zip(found, references, pairs, strict=True)
+    ]
+
+
+def score_rouge(document: Document, results: Sequence[str]) -> dict[str, Any]:
+    """ROUGE with the highlights alone: needs no NLI model."""
+    return {**rouge(_reference(document)["highlights"], results[0]), **figures(results[0])}
 
 
 def rouge(reference: str, summary: str) -> dict[str, float]:

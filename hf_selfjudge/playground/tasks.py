@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import ASSETS
 from .world import TASKS as _WORLD
@@ -29,6 +30,26 @@ class PlaygroundTask:
     def prompts(self) -> list[str]:
         """The users' messages."""
         return [item.prompt for item in self.items]
+
+    @property
+    def source(self) -> str:
+        """Where the prompts come from."""
+        return self.name
+
+    @property
+    def scoring(self) -> dict[str, Any]:
+        """The world scores by its own facts, which the prompts decide."""
+        return {"task": self.name}
+
+    @property
+    def needs_model(self) -> bool:
+        """Scores come from rules."""
+        return False
+
+    def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
+        """The score of each answer to an item by its index; nothing where the task has none."""
+        scores = [self.score(index, text) for index, text in answers]
+        return [{} if score is None else {"score": score} for score in scores]
 
     def score(self, index: int, text: str) -> float | None:
         """Task score of an answer to item `index`."""

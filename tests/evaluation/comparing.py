@@ -1,6 +1,9 @@
 """One small comparison, shared by the tests of its results and of its page."""
 
-from hf_selfjudge.evaluation.plan import CompareSettings
+import gzip
+import json
+
+from hf_selfjudge.evaluation.settings import CompareSettings
 from hf_selfjudge.evaluation.workers import BenchSettings
 
 BENCH = BenchSettings("playground", "playground", gamma=4, batch_size=4)
@@ -17,3 +20,8 @@ SETTINGS = CompareSettings(BENCH, RULES, (f"{WORDS}:4,{OPEN}:2",), selection_ite
 
 def point(results, rule):
     return next(found for found in results["points"] if found["rule"] == rule)
+
+
+def stored(path):
+    """What a file of answers holds."""
+    return json.loads(gzip.decompress(path.read_bytes()))

@@ -1,16 +1,16 @@
 """A whole small comparison on the embedded pair: figures against `generate` itself, resuming, outputs, command line."""
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
-import zlib
 from dataclasses import replace
 
 import pytest
 import torch
 from brief_tasks import LONGEST, BriefTask
-from comparing import BENCH, OPEN, RULES, SETTINGS, WORDS, point
+from comparing import BENCH, OPEN, RULES, SETTINGS, WORDS, point, stored
 
 from hf_selfjudge import SelfJudgeVerifier
 from hf_selfjudge.evaluation import judges
@@ -46,13 +46,14 @@ def test_exact_is_the_target_alone(embedded, compared):
     out, results, _ = compared
     items = generate("word_problems", "test", 4, 0)
     plain = answers(embedded, items)
-    (path,) = (out / "results" / "test" / "brief-word_problems").glob("exact-*.json")
-    stored = json.loads(path.read_text())
+    folder = out / "results" / "test" / "brief-word_problems"
+    (kept,), (scores,) = folder.glob("exact-*.json.gz"), folder.glob("exact-*.scores-*.json")
     task = BriefTask(WORDS, items)
-    assert stored["checksums"] == [zlib.crc32(text.encode()) for text, _ in plain]
-    assert stored["scores"] == [task.score(index, text) for index, (text, _) in enumerate(plain)]
+    assert stored(kept)["texts"] == [text for text, _ in plain]
+    found = json.loads(scores.read_text())["figures"]["score"]
+    assert found == [task.score(index, text) for index, (text, _) in enumerate(plain)]
     row = point(results, "exact")["test"]["tasks"][WORDS]
-    assert row["score"]["estimate"] == sum(stored["scores"]) / 4
+    assert row["score"]["estimate"] == sum(found) / 4
     assert row["relaxed_share"] == row["lost"] == row["gained"] == 0
 
 
@@ -84,8 +85,10 @@ def test_a_judge_at_theta_one_is_exact(compared):
 def test_selection_items_are_others_than_test_items(compared):
     _, results, _ = compared
     items = results["conditions"]["items"]
-    assert items["test"][WORDS] == {"count": 4, "split": "test", "seed": 0, "skip": 0}
-    assert items["selection"][WORDS] == {"count": 2, "split": "train", "seed": 2000, "skip": 0}
+    assert items["test"][WORDS] == {"count": 4, "split": "test", "seed": 0, "skip": 0, "left_out": 0}
+    assert items["selection"][WORDS] == {
+        "count": 2, "split": "train", "seed": 2000, "skip": 0, "left_out": 0,
+    }  # fmt: skip
     for found in results["points"]:
         assert found["selection"]["tasks"][WORDS]["items"] == 2
     first, second = (load_task("news", 3, "test", 0, skip).prompts for skip in (0, 3))
@@ -109,20 +112,21 @@ def test_ready_text_is_not_put_into_the_chat_template(embedded):
     ids = embedded[2](task.prompts[1], return_tensors="pt")
     out = embedded[0].generate(**ids, do_sample=False, max_new_tokens=5)
     text = embedded[2].decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert found.checksums[1] == zlib.crc32(text.encode())
+    assert found.texts[1] == text
 
 
 def test_whole_answers_of_the_playground_are_the_targets_own_with_their_scores(embedded):
     items = generate("word_problems", "test", 2, 0)
     target, _, tokenizer = embedded
-    found = decode(embedded, load_task("word_problems", 2, "test", 0), parse_rule("exact"), gamma=7, batch_size=2)
+    task = load_task("word_problems", 2, "test", 0)
+    found = decode(embedded, task, parse_rule("exact"), gamma=7, batch_size=2)
     for index, item in enumerate(items):
         chat = [{"role": "user", "content": item.prompt}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
         out = target.generate(**ids, do_sample=False, max_new_tokens=160)[0, ids["input_ids"].shape[1] :]
         text = tokenizer.decode(out, skip_special_tokens=True)
-        assert found.checksums[index] == zlib.crc32(text.encode())
-        assert found.scores[index] == score(item, text)
+        assert found.texts[index] == text
+        assert task.figures([(index, text)]) == [{"score": score(item, text)}]
         assert found.new_tokens[index] == len(out)
     assert found.judged_in == [0, 0]
 
@@ -139,25 +143,42 @@ def test_finished_results_are_not_computed_again(compared, monkeypatch):
     assert again == {key: value for key, value in results.items() if key != "computed"}
 
 
-def test_only_lost_or_broken_results_are_computed_again(compared):
+def test_only_lost_or_broken_answers_are_computed_again(compared):
     out, results, _ = compared
-    paths = sorted((out / "results" / "test").rglob("*.json"))
-    before = {path: path.read_bytes() for path in paths}
+    paths = sorted((out / "results" / "test").rglob("*.json.gz"))
+    every = sorted((out / "results" / "test").rglob("*.json*"))
+    before = {path: stored(path) for path in paths}
     lost, broken, short = paths[0], paths[3], paths[-1]
     lost.unlink()
-    broken.write_bytes(before[broken][: len(before[broken]) // 2])
-    found = json.loads(before[short])
-    short.write_text(json.dumps({**found, "scores": found["scores"][:1]}))
+    broken.write_bytes(broken.read_bytes()[:-20])
+    short.write_bytes(gzip.compress(json.dumps({**before[short], "texts": before[short]["texts"][:1]}).encode()))
     again = compare(SETTINGS, out, progress=False)
-    assert again["computed"]["results"] == 3
+    # the answers are the same, and so are their scores
+    assert (again["computed"]["results"], again["computed"]["scored"]) == (3, 0)
     for path in paths:
-        new, old = json.loads(path.read_bytes()), json.loads(before[path])
-        assert (path.read_bytes() == before[path]) == (path not in (lost, broken, short))
+        new, old = stored(path), before[path]
+        assert (new == old) == (path not in (lost, broken, short))
         assert {**new, "seconds": 0, "phases": 0} == {**old, "seconds": 0, "phases": 0}
     assert again["matched"]["within"]["methods"]["topk"]["test"] | {"seconds": 0} == (
         results["matched"]["within"]["methods"]["topk"]["test"] | {"seconds": 0}
     )
-    assert sorted((out / "results" / "test").rglob("*.json")) == paths  # nothing doubled
+    assert sorted((out / "results" / "test").rglob("*.json*")) == every  # nothing doubled
+
+
+def test_only_lost_or_strange_scores_are_made_again(compared, monkeypatch):
+    out, _, _ = compared
+    paths = sorted((out / "results" / "test").rglob("*.scores-*.json"))
+    before = {path: path.read_bytes() for path in paths}
+    lost, broken, short, other = paths[0], paths[1], paths[2], paths[-1]
+    lost.unlink()
+    broken.write_bytes(before[broken][:-9])
+    found = json.loads(before[short])
+    short.write_text(json.dumps({**found, "figures": {name: v[:1] for name, v in found["figures"].items()} or 3}))
+    other.write_text(json.dumps({**json.loads(before[other]), "answers": 1}))  # of other answers
+    monkeypatch.setattr(bench_module, "Bench", None)
+    again = compare(SETTINGS, out, progress=False)
+    assert (again["computed"]["results"], again["computed"]["scored"]) == (0, 4)
+    assert {path: path.read_bytes() for path in paths} == before
 
 
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path, monkeypatch):

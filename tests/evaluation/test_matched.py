@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hf_selfjudge.evaluation.decode import Outcome
 from hf_selfjudge.evaluation.figure import frontier
 from hf_selfjudge.evaluation.matched import choose, difference, keeps_score, match, meaning, verdict
+from hf_selfjudge.evaluation.outcomes import Outcome
 from hf_selfjudge.evaluation.tables import Table
 
 
@@ -92,6 +92,7 @@ def test_rows_hold_every_figure():
     assert unscored["score_difference"] is None
     assert unscored["accepted_per_cycle"]["estimate"] == 2.0
     assert table.scored == ["t"]
+    assert scored.pop("figures") == {}
     assert {key: pool[key] for key in scored} == scored  # only the task with a score is pooled
     assert pool["worst_task_difference"] == -0.25
     phases = table.phases(1)

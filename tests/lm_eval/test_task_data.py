@@ -16,6 +16,7 @@ ROWS = {
     "math500": {"problem": "What is $1/2$?", "answer": "0.5", "solution": "-"},
     "mmlu": {"question": "Which is red?", "subject": "astronomy", "choices": ["Mars", "Earth"], "answer": 0},
     "cnn_dailymail": {"article": "A dog ran.", "highlights": "Dog runs ."},
+    "humaneval": load_presets()["humaneval"].example,
     "livecodebench": load_presets()["livecodebench"].example,
 }
 
@@ -101,6 +102,8 @@ def test_every_benchmark_runs_through_lm_eval(tmp_path):
         "selfjudge_math500": {"exact_match"},
         "selfjudge_mmlu_cot": {"acc", "acc_astronomy"},
         "selfjudge_cnn_dailymail": {"fc", "fc_probability", "rouge1", "rouge2", "rougeL"},
+        "selfjudge_cnn_dailymail_rouge": {"rouge1", "rouge2", "rougeL"},
+        "selfjudge_humaneval": {"pass_at_1"},
         "selfjudge_livecodebench": {"pass_at_1"},
     }
     metadata = {"data_files": files, "nli_model": nli}

@@ -1,0 +1,96 @@
+"""From answers to figures: what is decoded and not yet scored is scored, in several processes.
+
+Where a model scores (an NLI model, say), this process does it alone, in large batches.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+from ..checkers.sandbox import cores
+from .outcomes import Outcome, combine
+from .providers import Task
+from .store import read_answers, read_scores, write_scores
+from .workers import Job, load_part
+
+
+class Scorer:
+    """Scores results of one task after the other; an answer that several rules give is scored once."""
+
+    def __init__(self) -> None:
+        self._of: Any = None
+        self._task: Task | None = None
+        self._known: dict[tuple[int, str], dict[str, float]] = {}
+
+    def score(self, job: Job) -> int:
+        """Score the answers of one job and write their figures; returns their number."""
+        answers = read_answers(job.path, job.fingerprint)
+        if answers is None:
+            raise ValueError(f"{job.path} holds no answers to score; run without --score-only to decode them.")
+        if self._of != (job.request, job.keep):
+            self._of, self._known = (job.request, job.keep), {}
+            self._task = load_part(job.request, job.keep)
+        assert self._task is not None
+        asked = list(enumerate(answers.texts))
+        new = [answer for answer in asked if answer not in self._known]
+        self._known.update(zip(new, self._task.figures(new), strict=True))
+        write_scores(job.scores_path, answers, job.scoring, [self._known[answer] for answer in asked])
+        return len(answers)
+
+
+def read_outcome(job: Job) -> Outcome | None:
+    """A job's answers with their scores; None where either is not there."""
+    answers = read_answers(job.path, job.fingerprint)
+    figures = None if answers is None else read_scores(job.scores_path, answers, job.scoring)
+    return None if answers is None or figures is None else combine(answers, figures)
+
+
+def score_jobs(jobs: Iterable[Job], workers: int, progress: bool) -> int:
+    """Score what is not scored yet; returns how many results that were.
+
+    Args:
+        jobs: results whose answers are there.
+        workers: processes; 0 means one per core.
+        progress: whether to show a bar.
+    """
+    from tqdm import tqdm
+
+    due = list({job.scores_path: job for job in jobs if read_outcome(job) is None}.values())
+    # jobs of one task together: its items are read once, and equal answers are found
+    due.sort(key=lambda job: (job.needs_model, job.request.name))
+    with tqdm(total=sum(job.items for job in due), unit="answer", desc="scoring", disable=not progress) as bar:
+        advance: Callable[[int], Any] = bar.update
+        _score_apart([job for job in due if not job.needs_model], workers or cores(), advance)
+        scorer = Scorer()
+        for job in due:
+            if job.needs_model:
+                advance(scorer.score(job))
+    return len(due)
+
+
+def _score_apart(jobs: Sequence[Job], workers: int, advance: Callable[[int], Any]) -> None:
+    """Score in worker processes; a single job, or a single worker, in this one."""
+    if min(workers, len(jobs)) <= 1:
+        scorer = Scorer()
+        for job in jobs:
+            advance(scorer.score(job))
+        return
+    # spawn: a process that has used CUDA or threads cannot be forked
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), context) as executor:
+        try:
+            for done in as_completed([executor.submit(_score, job) for job in jobs]):
+                advance(done.result())
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_scorer = Scorer()
+
+
+def _score(job: Job) -> int:
+    return _scorer.score(job)
