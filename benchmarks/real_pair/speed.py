@@ -3,8 +3,8 @@
     python benchmarks/real_pair/speed.py --target T --draft D --judge J --threshold 0.5 --prompts gsm8k-test.jsonl \
         --gamma 20 --out speed.json
 
-Every method answers the same prompts, one at a time, greedily; the slow ones only the first `--slow-prompts`. Prompts are
-the `prompt` or `question` of a jsonl file. The last line of stdout is one JSON document.
+Every method answers the same prompts, one at a time, greedily; the slow ones only the first `--slow-prompts`. Prompts
+are the `prompt` or `question` of a jsonl file. The last line of stdout is one JSON document.
 """
 
 from __future__ import annotations

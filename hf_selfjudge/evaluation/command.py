@@ -44,8 +44,11 @@ def add_compare(commands: Any) -> None:
     )
     add("--selection-tasks", action="append", help="tasks that choose each method's point, written like --tasks; a "
         "FILE's rows are taken as they are (default: --tasks, from where --select-on says)")  # fmt: skip
-    add("--test", default="all", help="points decoded on the test items: all, or chosen: those that some criterion "
-        "chooses on the selection items, and exact (default: %(default)s)")  # fmt: skip
+    add("--test", default="all", help="points decoded on the test items: all; chosen: those that some criterion "
+        "chooses on the selection items, and exact; verdict: only by --criterion; none: only the selection "
+        "(default: %(default)s)")  # fmt: skip
+    add("--shares", help="shares of the mismatches that judges at @sweep accept, such as 0.2,0.4,0.6 (default: many, "
+        "and the named thresholds)")  # fmt: skip
     add("--also", action="append", help="rules that --test chosen tests in any case; written like --rules")
     add("--items", type=int, default=500, help="test items of tasks without a count (default: %(default)s)")
     add("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")
@@ -93,6 +96,15 @@ def run_compare(
     if not whole:
         sys.stdout.write(json.dumps({"computed": results["computed"], "out": str(out)}) + "\n")
         return
+    if "selection" in results:
+        for point in results["selection"]["points"]:
+            change = point["score_difference"]
+            sys.stdout.write(
+                f"{point['accepted_per_cycle']:7.2f} accepted per cycle  {100 * change['estimate']:+6.2f} points "
+                f"[{100 * change['low']:+.2f}, {100 * change['high']:+.2f}]  {point['method']}: {point['rule']}\n"
+            )
+        sys.stdout.write(json.dumps(results) + "\n")
+        return
     if redraw:
         results["settings"]["intervals"] = options["intervals"]
     files = report(results, out)
@@ -119,6 +131,7 @@ def _compare(out: Path, decode: bool, report: bool, **options: Any) -> dict[str,
     logging.disable_progress_bar()  # one bar is enough
     bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}
     options["tasks"] = options["tasks"] or ["playground"]
+    options["shares"] = tuple(float(share) for share in (options["shares"] or "").split(",") if share)
     for name in ("rules", "tasks", "selection_tasks", "also"):
         options[name] = tuple(options[name] or ())
     return compare(CompareSettings(bench=BenchSettings(**bench), **options), out, decode=decode, report=report)

@@ -23,7 +23,7 @@ from .provenance import differences, here, in_words
 from .scoring import read_outcome, score_jobs
 from .settings import CompareSettings
 from .store import mark, read_answers
-from .summary import Measurements, group_methods, summarise
+from .summary import Measurements, group_methods, selected, summarise
 from .tables import EXACT, Table
 from .workers import Inline, Job, Pool, open_bench
 
@@ -55,10 +55,13 @@ def compare(
         points, always = _points(run.plan, bench, run)
         jobs = {"selection": run.jobs("selection", points)} if "selection" in run.plan.sets else {}
         tested = list(range(len(points)))
-        if settings.test == "chosen":
+        if settings.test != "all":
             run.decode(bench, _flat(jobs))
             run.score(_flat(jobs))
-            tested = _chosen(run.plan, points, always, run.table(jobs["selection"]))
+            selection = run.table(jobs["selection"])
+            if settings.test == "none":
+                return {"computed": run.computed(), "selection": selected(run.plan, points, selection)}
+            tested = _chosen(run.plan, points, always, selection)
         jobs["test"] = run.jobs("test", [points[index] for index in tested])
         run.decode(bench, _flat(jobs))
     if report or not decode:
@@ -171,12 +174,13 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
     requests = next(iter(plan.sets.values()))
     judges = {folder: plan.judges.identity(Point("", ((f"judge:{folder}@1",),))) for folder in folders}
     tasks = [plan.tasks[request].fingerprint for request in requests]
-    path = plan.out / "results" / f"thetas-{mark({**plan.base, 'judges': judges, 'tasks': tasks})}.json"
+    made_from = {**plan.base, "judges": judges, "tasks": tasks, "shares": plan.settings.shares}
+    path = plan.out / "results" / f"thetas-{mark(made_from)}.json"
     if not path.is_file():
         run.check_decoding([])
         first = {request: tuple(plan.tasks[request].kept)[:RECORDED] for request in requests}
         found = {
-            folder: sweep_thetas(values, plan.judges[folder].config.thresholds.values())
+            folder: sweep_thetas(values, plan.judges[folder].config.thresholds.values(), plan.settings.shares)
             for folder, values in bench.record(folders, first).items()
         }
         write_text(path, json.dumps(found) + "\n")
@@ -185,13 +189,14 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
 
 
 def _chosen(plan: Plan, points: Sequence[Point], always: set[int], selection: Table) -> list[int]:
-    """The points to test: exact decoding, what any criterion chooses for its method, and those the user named."""
+    """The points to test: exact decoding, what criteria choose for each method, and those the user named."""
     if not selection.scored:
         raise ValueError("No selection task has a score, so no point can be chosen; give other --selection-tasks.")
     pooled = [selection.rows(index)["pooled"] for index in range(len(points))]
     found = {EXACT, *always}
     for members in group_methods(plan, points).values():
-        found |= {choose(pooled, members, criterion, plan.settings.margin) for criterion in CRITERIA}
+        criteria = CRITERIA if plan.settings.test == "chosen" else (plan.settings.criterion,)
+        found |= {choose(pooled, members, criterion, plan.settings.margin) for criterion in criteria}
     return sorted(found)
 
 

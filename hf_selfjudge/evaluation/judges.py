@@ -85,13 +85,18 @@ class Recorder(Rule):
         return torch.zeros_like(matches)
 
 
-def sweep_thetas(probabilities: Sequence[float], named: Iterable[float] = ()) -> list[float]:
-    """Thetas from strict to lax: by quantiles of P(acceptable), and those that the judge has names for."""
+def sweep_thetas(
+    probabilities: Sequence[float], named: Iterable[float] = (), shares: Sequence[float] = ()
+) -> list[float]:
+    """Thetas from strict to lax: by quantiles of P(acceptable), and those that the judge has names for.
+
+    With `shares`, only the thetas that accept these shares of the mismatches.
+    """
     if not probabilities:
         raise ValueError("No mismatch between draft and target on the selection items: there is nothing to sweep.")
-    shares = 1 - torch.tensor(ACCEPTED_SHARES, dtype=torch.float64)
-    found = torch.quantile(torch.tensor(probabilities, dtype=torch.float64), shares).tolist()
-    rounded = {float(f"{theta:.6g}") for theta in (*found, *named)}
+    rejected = 1 - torch.tensor(shares or ACCEPTED_SHARES, dtype=torch.float64)
+    found = torch.quantile(torch.tensor(probabilities, dtype=torch.float64), rejected).tolist()
+    rounded = {float(f"{theta:.6g}") for theta in (*found, *(() if shares else named))}
     return sorted(rounded - {1.0}, reverse=True)  # theta = 1 accepts nothing: exact decoding is there anyway
 
 

@@ -8,7 +8,7 @@ from .matched import CRITERIA
 from .workers import BenchSettings
 
 SELECT_ON = ("train", "held-out", "test")
-TESTED = ("all", "chosen")
+TESTED = ("all", "chosen", "verdict", "none")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ class CompareSettings:
     select_on: str = "train"
     """Where those come from: the training split, further items of the test split, or the test items themselves."""
     test: str = "all"
-    """Which points are decoded on the test items: all, or those that some criterion chose (and `also`)."""
+    """Which points are decoded on the test items: all; those that some criterion chose, or only the verdict's (and
+    `also`); or none: the selection alone."""
+    shares: tuple[float, ...] = ()
+    """Shares of the mismatches that swept judges accept, one point each; many and the named thresholds if empty."""
     also: tuple[str, ...] = ()
     """Rules that are decoded on the test items whatever is chosen."""
     seed: int = 0
@@ -83,9 +86,13 @@ class CompareSettings:
                 f"selection-tasks are given and select-on is {self.select_on!r}; give one of them: the selection tasks "
                 "say themselves where their items come from."
             )
-        if self.test == "chosen" and self.select_on == "test":
-            raise ValueError("test is 'chosen', but select-on is 'test': points are chosen before they are tested; "
-                             "choose them on other items, or give --test all.")  # fmt: skip
+        if not all(0.0 < share < 1.0 for share in self.shares):
+            raise ValueError(f"shares are {self.shares}, expected numbers in (0, 1).")
+        if self.test != "all" and self.select_on == "test":
+            raise ValueError(
+                f"test is {self.test!r}, but select-on is 'test': points are chosen before they are tested; choose "
+                "them on other items, or give --test all."
+            )
         if self.also and self.test == "all":
             raise ValueError(
                 "also is given, but every rule is tested; add the rules to --rules, or give --test chosen."

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .grammar import Point
-from .matched import CRITERIA, match, verdict
+from .matched import CRITERIA, choose, match, verdict
 from .plan import Plan, judge_labels, shorten
 from .provenance import KEYS, kinds
 from .tables import Table
@@ -34,6 +34,26 @@ def group_methods(plan: Plan, points: Sequence[Point]) -> dict[str, list[int]]:
     return methods
 
 
+def selected(plan: Plan, points: list[Point], selection: Table) -> dict[str, Any]:
+    """What the selection items say of every point, and which one each method would be tested at."""
+    settings, names = plan.settings, judge_labels(plan.specs)
+    pooled = [selection.rows(index)["pooled"] for index in range(len(points))]
+    methods = group_methods(plan, points)
+    chosen = {name: choose(pooled, members, settings.criterion, settings.margin) for name, members in methods.items()}
+    return {
+        "points": [
+            {
+                "rule": shorten(point.spec, names),
+                "method": shorten(point.method, names),
+                "accepted_per_cycle": row["accepted_per_cycle"]["estimate"],
+                "score_difference": row["score_difference"],
+            }
+            for point, row in zip(points, pooled, strict=True)
+        ],
+        "chosen": {name: shorten(points[index].spec, names) for name, index in chosen.items()},
+    }
+
+
 def summarise(plan: Plan, points: list[Point], measured: Measurements) -> dict[str, Any]:
     """Everything the outputs show, as JSON values."""
     settings, tables, tested = plan.settings, measured.tables, measured.tested
@@ -45,7 +65,8 @@ def summarise(plan: Plan, points: list[Point], measured: Measurements) -> dict[s
     pooled = {name: [row["pooled"] for row in found.values()] for name, found in rows.items()}
     test, chosen_on = tables["test"], "selection" if "selection" in tables else "test"
     matched: dict[str, Any] = {}
-    for criterion in CRITERIA if test.scored and tables[chosen_on].scored else ():
+    criteria = (settings.criterion,) if settings.test == "verdict" else CRITERIA
+    for criterion in criteria if test.scored and tables[chosen_on].scored else ():
         found = match(pooled[chosen_on], test, pooled["test"], methods, plan.ours, criterion, settings.margin, tested)
         matched[criterion] = {**found, "verdict": verdict(found, rules, chosen_on)}
     return {
