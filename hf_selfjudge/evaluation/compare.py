@@ -51,7 +51,7 @@ def compare(
         What `compare.json` holds; without a report, what was computed.
     """
     run = _Run(make_plan(settings, out), progress, decode)
-    with open_bench(settings.bench) as bench:
+    with open_bench(settings.bench, run.plan.items) as bench:
         points, always = _points(run.plan, bench, run)
         jobs = {"selection": run.jobs("selection", points)} if "selection" in run.plan.sets else {}
         tested = list(range(len(points)))
@@ -144,7 +144,7 @@ class _Run:
     def score(self, jobs: Iterable[Job]) -> None:
         """Score what is decoded and not scored yet."""
         known = [job for job in jobs if self._decodes or read_answers(job.path, job.fingerprint) is not None]
-        self._scored += score_jobs(known, self.plan.settings.score_workers, self._progress)
+        self._scored += score_jobs(known, self.plan.items, self.plan.settings.score_workers, self._progress)
 
     def table(self, tasks: dict[str, list[Job]]) -> Table:
         """The figures of all points on one set of items."""
@@ -174,10 +174,9 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
     path = plan.out / "results" / f"thetas-{mark({**plan.base, 'judges': judges, 'tasks': tasks})}.json"
     if not path.is_file():
         run.check_decoding([])
-        first = {request: tuple(plan.tasks[request].kept)[:RECORDED] for request in requests}
         found = {
             folder: sweep_thetas(values, plan.judges[folder].config.thresholds.values())
-            for folder, values in bench.record(folders, first).items()
+            for folder, values in bench.record(folders, requests, RECORDED).items()
         }
         write_text(path, json.dumps(found) + "\n")
     known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
