@@ -127,6 +127,8 @@ class _Run:
     def check_decoding(self, due: Sequence[Job], made: Sequence[dict[str, Any]] = ()) -> None:
         """Refuse to decode without device or models, or where it would mix what answers are made with."""
         settings = self.plan.settings
+        if not self._decodes:
+            raise ValueError("The thetas of swept judges are not known yet; run without --score-only to decode first.")
         try:
             check_device(settings.bench.device)
             self.plan.check_models()
