@@ -51,7 +51,7 @@ def compare(
         What `compare.json` holds; without a report, what was computed.
     """
     run = _Run(make_plan(settings, out), progress, decode)
-    with open_bench(settings.bench) as bench:
+    with open_bench(settings.bench, run.plan.items) as bench:
         points, always = _points(run.plan, bench, run)
         jobs = {"selection": run.jobs("selection", points)} if "selection" in run.plan.sets else {}
         tested = list(range(len(points)))
@@ -130,6 +130,8 @@ class _Run:
     def check_decoding(self, due: Sequence[Job], made: Sequence[dict[str, Any]] = ()) -> None:
         """Refuse to decode without device or models, or where it would mix what answers are made with."""
         settings = self.plan.settings
+        if not self._decodes:
+            raise ValueError("The thetas of swept judges are not known yet; run without --score-only to decode first.")
         try:
             check_device(settings.bench.device)
             self.plan.check_models()
@@ -147,7 +149,7 @@ class _Run:
     def score(self, jobs: Iterable[Job]) -> None:
         """Score what is decoded and not scored yet."""
         known = [job for job in jobs if self._decodes or read_answers(job.path, job.fingerprint) is not None]
-        self._scored += score_jobs(known, self.plan.settings.score_workers, self._progress)
+        self._scored += score_jobs(known, self.plan.items, self.plan.settings.score_workers, self._progress)
 
     def table(self, tasks: dict[str, list[Job]]) -> Table:
         """The figures of all points on one set of items."""
@@ -178,10 +180,9 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
     path = plan.out / "results" / f"thetas-{mark(made_from)}.json"
     if not path.is_file():
         run.check_decoding([])
-        first = {request: tuple(plan.tasks[request].kept)[:RECORDED] for request in requests}
         found = {
             folder: sweep_thetas(values, plan.judges[folder].config.thresholds.values(), plan.settings.shares)
-            for folder, values in bench.record(folders, first).items()
+            for folder, values in bench.record(folders, requests, RECORDED).items()
         }
         write_text(path, json.dumps(found) + "\n")
     known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ def decode(
     mode: str = "two-stage",
     batch_size: int = 64,
     max_new_tokens: int | None = None,
+    prompts: Sequence[list[int]] | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Answers:
     """Answer every prompt of a task under one rule.
@@ -84,10 +85,11 @@ def decode(
         mode: as in `generate(judge_mode=...)`.
         batch_size: sequences decoded together; prompts of similar length share a batch.
         max_new_tokens: longest answer; the task's own if None.
+        prompts: the prompts' tokens, where they are known already.
         advance: called with the number of items just finished.
     """
     target, draft, tokenizer = pair
-    prompts = tokenize(tokenizer, task)
+    prompts = tokenize(tokenizer, task) if prompts is None else prompts
     # the longest first, so that a batch that does not fit into memory fails at once
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     texts = [""] * len(prompts)

@@ -26,21 +26,14 @@ class Prepared:
     """A task's items, known by what decides their answers and scores."""
 
     request: TaskRequest
+    task: Task
     fingerprint: dict[str, Any]
     scoring: dict[str, Any]
-    needs_model: bool
-    keep: tuple[int, ...] | None
-    """Items whose prompts are short enough; None for all."""
-
-    @property
-    def kept(self) -> Sequence[int]:
-        """The items whose prompts are short enough."""
-        return range(self.request.count) if self.keep is None else self.keep
 
     @property
     def left_out(self) -> int:
         """Items whose prompts are too long."""
-        return 0 if self.keep is None else self.request.count - len(self.keep)
+        return self.request.count - len(self.task.prompts)
 
 
 @dataclass
@@ -70,8 +63,13 @@ class Plan:
         known = self.tasks[request]
         fingerprint = {**self.base, "rule": self.judges.identity(point), "task": known.fingerprint}
         path = answers_path(self.out, name, fingerprint)
-        return Job(point, request, known.keep, path, fingerprint,
-                   scores_path(path, known.scoring), known.scoring, known.needs_model)  # fmt: skip
+        scores = scores_path(path, known.scoring)
+        return Job(point, request, path, fingerprint, scores, known.scoring, known.task.needs_model)
+
+    @property
+    def items(self) -> dict[TaskRequest, Task]:
+        """The items of every request."""
+        return {request: known.task for request, known in self.tasks.items()}
 
     def check_models(self) -> None:
         """Refuse to decode with a model that is not here, or is not the one of the answers that are there."""
@@ -131,14 +129,12 @@ def _prepare(plan: Plan) -> None:
     for name, requests in plan.sets.items():
         for request in requests:
             task = request.load()
-            keep = None
             if settings.max_prompt_tokens is not None:
-                keep = short_prompts(plan.out, settings.bench.target, plan.base["target"], task,
-                                     settings.max_prompt_tokens)  # fmt: skip
-            part: Task = task if keep is None else Part(task, keep)
-            fingerprint = task_fingerprint(part, settings.bench.max_new_tokens)
-            plan.tasks[request] = Prepared(request, fingerprint, part.scoring, part.needs_model, keep)
-            prompts.setdefault(name, set()).update(part.prompts)
+                most, target = settings.max_prompt_tokens, settings.bench.target
+                task = Part(task, short_prompts(plan.out, target, plan.base["target"], task, most))
+            fingerprint = task_fingerprint(task, settings.bench.max_new_tokens)
+            plan.tasks[request] = Prepared(request, task, fingerprint, task.scoring)
+            prompts.setdefault(name, set()).update(task.prompts)
     plan.shared_prompts = len(prompts.get("selection", set()) & prompts["test"])
     if plan.shared_prompts:
         log.warning("%d prompts are both selection and test items; choose points on others.", plan.shared_prompts)

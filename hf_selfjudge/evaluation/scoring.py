@@ -12,17 +12,17 @@ from typing import Any
 
 from ..checkers.sandbox import cores
 from .outcomes import Outcome, combine
-from .providers import Task
+from .providers import TaskRequest
 from .store import read_answers, read_scores, write_scores
-from .workers import Job, load_part
+from .workers import Job, Tasks
 
 
 class Scorer:
     """Scores results of one task after the other; an answer that several rules give is scored once."""
 
-    def __init__(self) -> None:
-        self._of: Any = None
-        self._task: Task | None = None
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._of: TaskRequest | None = None
         self._known: dict[tuple[int, str], dict[str, float]] = {}
 
     def score(self, job: Job) -> int:
@@ -30,13 +30,11 @@ class Scorer:
         answers = read_answers(job.path, job.fingerprint)
         if answers is None:
             raise ValueError(f"{job.path} holds no answers to score; run without --score-only to decode them.")
-        if self._of != (job.request, job.keep):
-            self._of, self._known = (job.request, job.keep), {}
-            self._task = load_part(job.request, job.keep)
-        assert self._task is not None
+        if self._of != job.request:
+            self._of, self._known = job.request, {}
         asked = list(enumerate(answers.texts))
         new = [answer for answer in asked if answer not in self._known]
-        self._known.update(zip(new, self._task.figures(new), strict=True))
+        self._known.update(zip(new, self._tasks[job.request].figures(new), strict=True))
         write_scores(job.scores_path, answers, job.scoring, [self._known[answer] for answer in asked])
         return len(answers)
 
@@ -48,39 +46,44 @@ def read_outcome(job: Job) -> Outcome | None:
     return None if answers is None or figures is None else combine(answers, figures)
 
 
-def score_jobs(jobs: Iterable[Job], workers: int, progress: bool) -> int:
+def score_jobs(jobs: Iterable[Job], tasks: Tasks, workers: int, progress: bool) -> int:
     """Score what is not scored yet; returns how many results that were.
 
     Args:
         jobs: results whose answers are there.
+        tasks: their items.
         workers: processes; 0 means one per core.
         progress: whether to show a bar.
     """
     from tqdm import tqdm
 
     due = list({job.scores_path: job for job in jobs if read_outcome(job) is None}.values())
-    # jobs of one task together: its items are read once, and equal answers are found
-    due.sort(key=lambda job: (job.needs_model, job.request.name))
+    due.sort(key=lambda job: job.request.name)  # jobs of one task together, so that equal answers are found
     with tqdm(total=sum(job.items for job in due), unit="answer", desc="scoring", disable=not progress) as bar:
         advance: Callable[[int], Any] = bar.update
-        _score_apart([job for job in due if not job.needs_model], workers or cores(), advance)
-        scorer = Scorer()
-        for job in due:
-            if job.needs_model:
-                advance(scorer.score(job))
+        _score_apart([job for job in due if not job.needs_model], tasks, workers or cores(), advance)
+        _score_here([job for job in due if job.needs_model], tasks, advance)
     return len(due)
 
 
-def _score_apart(jobs: Sequence[Job], workers: int, advance: Callable[[int], Any]) -> None:
+def _score_here(jobs: Sequence[Job], tasks: Tasks, advance: Callable[[int], Any]) -> None:
+    """Score in this process."""
+    scorer = Scorer(tasks)
+    for job in jobs:
+        advance(scorer.score(job))
+
+
+def _score_apart(jobs: Sequence[Job], tasks: Tasks, workers: int, advance: Callable[[int], Any]) -> None:
     """Score in worker processes; a single job, or a single worker, in this one."""
-    if min(workers, len(jobs)) <= 1:
-        scorer = Scorer()
-        for job in jobs:
-            advance(scorer.score(job))
+    workers = min(workers, len(jobs))
+    if workers <= 1:
+        _score_here(jobs, tasks, advance)
         return
+    asked = {job.request for job in jobs}
+    own = {request: task for request, task in tasks.items() if request in asked}
     # spawn: a process that has used CUDA or threads cannot be forked
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), context) as executor:
+    with ProcessPoolExecutor(workers, context, _start_scorer, (own,)) as executor:
         try:
             for done in as_completed([executor.submit(_score, job) for job in jobs]):
                 advance(done.result())
@@ -89,8 +92,12 @@ def _score_apart(jobs: Sequence[Job], workers: int, advance: Callable[[int], Any
             raise
 
 
-_scorer = Scorer()
+_scorer: dict[str, Scorer] = {}
+
+
+def _start_scorer(tasks: Tasks) -> None:
+    _scorer["scorer"] = Scorer(tasks)
 
 
 def _score(job: Job) -> int:
-    return _scorer.score(job)
+    return _scorer["scorer"].score(job)

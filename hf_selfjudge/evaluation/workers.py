@@ -6,7 +6,7 @@ A job that fails (out of memory, say) does not stop the others: it is told at th
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .decode import decode
+from .decode import Answers, decode, tokenize
 from .grammar import Point
 from .judges import Judges, Recorder
 from .providers import Part, Task, TaskRequest, model_folder
@@ -22,8 +22,8 @@ from .store import write_answers
 
 Failures = dict["Job", str]
 """Why each job failed."""
-Items = dict[TaskRequest, tuple[int, ...]]
-"""Which items of each request."""
+Tasks = Mapping[TaskRequest, Task]
+"""The items of each request: read once, and handed to every process."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,6 @@ class Job:
 
     point: Point
     request: TaskRequest
-    keep: tuple[int, ...] | None
-    """Which of the request's items; None for all."""
     path: Path
     fingerprint: dict[str, Any]
     scores_path: Path
@@ -71,16 +69,10 @@ class Job:
         return f"{self.point.spec} on {self.request.name}"
 
 
-def load_part(request: TaskRequest, keep: Sequence[int] | None) -> Task:
-    """A request's items, or those of them that are kept."""
-    task = request.load()
-    return task if keep is None else Part(task, keep)
-
-
 class Bench:
-    """A loaded pair with its judges."""
+    """A loaded pair with its judges, and the tasks it answers."""
 
-    def __init__(self, settings: BenchSettings) -> None:
+    def __init__(self, settings: BenchSettings, tasks: Tasks) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -98,33 +90,35 @@ class Bench:
         self.pair = (target, draft, tokenizer)
         self._judges = Judges()
         self._made_with = here(settings.device, settings.batch_size)
-        self._tasks: Callable[[TaskRequest, tuple[int, ...] | None], Task] = cache(load_part)
+        self._tasks = tasks
+        self._prompts = cache(lambda request: tokenize(tokenizer, tasks[request]))
 
     def measure(self, job: Job, advance: Callable[[int], None] = lambda count: None) -> int:
         """Compute the answers of one job and write them; returns their number."""
         rule = self._judges.rule(job.point, self.pair[2])
-        answers = self._decode(job.request, job.keep, rule, advance)
+        task, prompts = self._tasks[job.request], self._prompts(job.request)
+        answers = self._decode(task, prompts, rule, advance)
         write_answers(job.path, job.fingerprint, replace(answers, made_with=self._made_with))
         return len(answers)
 
-    def record(self, folders: Sequence[str], request: TaskRequest, keep: tuple[int, ...]) -> dict[str, list[float]]:
-        """P(acceptable) of each judge wherever exact verification of these items stops."""
+    def record(self, folders: Sequence[str], request: TaskRequest, count: int) -> dict[str, list[float]]:
+        """P(acceptable) of each judge wherever exact verification of the first items of a task stops."""
         recorder = Recorder({folder: self._judges[folder] for folder in folders})
-        self._decode(request, keep, recorder, lambda count: None)
+        prompts = self._prompts(request)[:count]
+        self._decode(Part(self._tasks[request], range(len(prompts))), prompts, recorder, lambda count: None)
         return recorder.probabilities
 
-    def _decode(
-        self, request: TaskRequest, keep: tuple[int, ...] | None, rule: Any, advance: Callable[[int], None]
-    ) -> Any:
+    def _decode(self, task: Task, prompts: Sequence[list[int]], rule: Any, advance: Callable[[int], None]) -> Answers:
         settings = self.settings
         return decode(
             self.pair,
-            self._tasks(request, keep),
+            task,
             rule,
             gamma=settings.gamma,
             mode=settings.mode,
             batch_size=settings.batch_size,
             max_new_tokens=settings.max_new_tokens,
+            prompts=prompts,
             advance=advance,
         )
 
@@ -132,8 +126,8 @@ class Bench:
 class Inline:
     """Computes in this process; the pair is loaded when the first result is asked for."""
 
-    def __init__(self, settings: BenchSettings) -> None:
-        self._bench = cache(lambda: Bench(settings))
+    def __init__(self, settings: BenchSettings, tasks: Tasks) -> None:
+        self._bench = cache(lambda: Bench(settings, tasks))
 
     def run(self, jobs: Sequence[Job], advance: Callable[[int], None]) -> Failures:
         """Compute all jobs; returns those that failed."""
@@ -146,9 +140,9 @@ class Inline:
                 failed[job] = _reason(error)
         return failed
 
-    def record(self, folders: Sequence[str], items: Items) -> dict[str, list[float]]:
-        """As `Bench.record`, over several requests."""
-        return _merge(self._bench().record(folders, request, keep) for request, keep in items.items())
+    def record(self, folders: Sequence[str], requests: Sequence[TaskRequest], count: int) -> dict[str, list[float]]:
+        """As `Bench.record`, over several tasks."""
+        return _merge(self._bench().record(folders, request, count) for request in requests)
 
 
 class Pool:
@@ -171,21 +165,21 @@ class Pool:
             advance(count)
         return failed
 
-    def record(self, folders: Sequence[str], items: Items) -> dict[str, list[float]]:
-        """As `Bench.record`, over several requests."""
-        due = [self._executor.submit(_record, folders, request, keep) for request, keep in items.items()]
+    def record(self, folders: Sequence[str], requests: Sequence[TaskRequest], count: int) -> dict[str, list[float]]:
+        """As `Bench.record`, over several tasks."""
+        due = [self._executor.submit(_record, folders, request, count) for request in requests]
         return _merge(done.result() for done in due)
 
 
 @contextmanager
-def open_bench(settings: BenchSettings) -> Iterator[Inline | Pool]:
-    """A place to compute results, of one process or several."""
+def open_bench(settings: BenchSettings, tasks: Tasks) -> Iterator[Inline | Pool]:
+    """A place to compute results on some tasks, of one process or several."""
     if settings.workers == 1:
-        yield Inline(settings)
+        yield Inline(settings, tasks)
         return
     # spawn: a forked process cannot use CUDA
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(settings.workers, context, _start_worker, (settings,)) as executor:
+    with ProcessPoolExecutor(settings.workers, context, _start_worker, (settings, tasks)) as executor:
         try:
             yield Pool(executor)
         except BaseException:
@@ -215,13 +209,13 @@ def _merge(found: Iterator[dict[str, list[float]]]) -> dict[str, list[float]]:
 _worker: dict[str, Bench] = {}
 
 
-def _start_worker(settings: BenchSettings) -> None:
+def _start_worker(settings: BenchSettings, tasks: Tasks) -> None:
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)  # the processes are the parallelism
     logging.disable_progress_bar()
-    _worker["bench"] = Bench(settings)
+    _worker["bench"] = Bench(settings, tasks)
 
 
 def _measure(job: Job) -> tuple[int, str]:
@@ -232,5 +226,5 @@ def _measure(job: Job) -> tuple[int, str]:
         return 0, _reason(error)
 
 
-def _record(folders: Sequence[str], request: TaskRequest, keep: tuple[int, ...]) -> dict[str, list[float]]:
-    return _worker["bench"].record(folders, request, keep)
+def _record(folders: Sequence[str], request: TaskRequest, count: int) -> dict[str, list[float]]:
+    return _worker["bench"].record(folders, request, count)

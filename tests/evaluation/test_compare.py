@@ -277,7 +277,7 @@ def test_tasks_by_name_and_count():
 
 
 def test_the_pair_of_a_provider_is_its_embedded_one(embedded):
-    target = Bench(BENCH).pair[0]
+    target = Bench(BENCH, {}).pair[0]
     assert torch.equal(target.lm_head.weight, embedded[0].lm_head.weight)
 
 

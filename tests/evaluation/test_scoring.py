@@ -13,9 +13,8 @@ from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.compare import compare
 from hf_selfjudge.evaluation.decode import tokenize
 from hf_selfjudge.evaluation.page import report
-from hf_selfjudge.evaluation.providers import TaskRequest
+from hf_selfjudge.evaluation.providers import Part, TaskRequest
 from hf_selfjudge.evaluation.scoring import score_jobs
-from hf_selfjudge.evaluation.workers import load_part
 from hf_selfjudge.lm_eval import factual_consistency
 from hf_selfjudge.lm_eval.scorers import rouge
 
@@ -124,8 +123,8 @@ def test_answers_are_scored_again_by_another_scorer(news, tmp_path, monkeypatch)
 
 
 def test_part_of_a_task_counts_anew():
-    request = TaskRequest("brief", "word_problems", 4)
-    whole, part = request.load(), load_part(request, (1, 3))
+    whole = TaskRequest("brief", "word_problems", 4).load()
+    part = Part(whole, (1, 3))
     assert part.prompts == [whole.prompts[1], whole.prompts[3]]
     assert part.figures([(1, "abc")]) == whole.figures([(3, "abc")])
     assert (part.name, part.source, part.chat, part.max_new_tokens) == (WORDS, WORDS, True, whole.max_new_tokens)
@@ -140,4 +139,4 @@ def test_scores_of_two_processes_are_those_of_one(tmp_path):
     assert one["computed"]["scored"] == two["computed"]["scored"] == 2
     for a, b in zip(one["points"], two["points"], strict=True):
         assert a["test"]["pooled"] | {"seconds": 0} == b["test"]["pooled"] | {"seconds": 0}
-    assert score_jobs([], 2, False) == 0
+    assert score_jobs([], {}, 2, False) == 0

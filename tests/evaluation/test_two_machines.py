@@ -14,8 +14,10 @@ from hf_selfjudge.evaluation import provenance
 from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.command import run_compare
 from hf_selfjudge.evaluation.compare import compare
+from hf_selfjudge.evaluation.grammar import Point
 from hf_selfjudge.evaluation.page import conditions
-from hf_selfjudge.evaluation.workers import Bench
+from hf_selfjudge.evaluation.plan import make_plan
+from hf_selfjudge.evaluation.workers import Bench, open_bench
 from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.world import generate
 
@@ -88,6 +90,15 @@ def test_what_is_missing_cannot_be_decoded_there(other_machine):
     assert (found["computed"]["scored"], found["computed"]["missing"]) == (2, 1)
 
 
+def test_thetas_are_found_where_answers_are_decoded(other_machine):
+    out, settings = other_machine
+    swept = replace(settings, rules=("judge:playground@sweep",))
+    with pytest.raises(ValueError, match="thetas of swept judges are not known yet"):
+        compare(swept, out, progress=False, decode=False, report=False)
+    with pytest.raises(ValueError, match=r"Thetas are not known. device is 'cuda'"):
+        compare(swept, out, progress=False)
+
+
 def test_a_folder_with_another_model_is_refused(other_machine):
     out, settings = other_machine
     on_cpu = replace(settings, rules=("topk:3",), bench=replace(settings.bench, device="cpu"))
@@ -128,6 +139,23 @@ def test_a_job_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=message):
         compare(settings, tmp_path, progress=False)
     assert len(list(tmp_path.rglob("*.json.gz"))) == 4
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_in_a_worker_does_not_stop_the_others(tmp_path):
+    settings = replace(SMALL, bench=replace(BENCH, workers=2))
+    plan = make_plan(settings, tmp_path)
+    (request,) = plan.sets["test"]
+    jobs = [plan.job("test", request, Point("", ((rule,),))) for rule in ("exact", "topk:2", "topk:3")]
+    (tmp_path / "file").touch()
+    jobs[0] = replace(jobs[0], path=tmp_path / "file" / "answers.json.gz")  # cannot be written
+    advanced = []
+    with open_bench(settings.bench, plan.items) as bench:
+        failed = bench.run(jobs, advanced.append)
+    assert list(failed) == [jobs[0]]
+    assert "Error" in failed[jobs[0]]
+    assert sorted(advanced) == [0, 2, 2]
+    assert all(job.path.is_file() for job in jobs[1:])
 
 
 def test_the_most_expensive_jobs_come_first(tmp_path, monkeypatch):
