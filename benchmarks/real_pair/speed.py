@@ -1,7 +1,7 @@
 """Tokens per second of a real pair on real prompts: plain, stock assisted, ours exact and ours with a judge.
 
-    python benchmarks/real_pair/speed.py --target T --draft D --judge J --threshold 0.5 --prompts gsm8k-test.jsonl \
-        --gamma 20 --out speed.json
+    python benchmarks/real_pair/speed.py --target T --draft D --rule 'judge:J@0.5&floor:0.1+digits' \
+        --prompts gsm8k-test.jsonl --gamma 20 --out speed.json
 
 Every method answers the same prompts, one at a time, greedily; the slow ones only the first `--slow-prompts`. Prompts
 are the `prompt` or `question` of a jsonl file. The last line of stdout is one JSON document.
@@ -23,7 +23,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_selfjudge  # noqa: F401  teaches generate the keyword judge=
-from hf_selfjudge.evaluation.grammar import Point
+from hf_selfjudge.evaluation.grammar import parse_rules
 from hf_selfjudge.evaluation.judges import Judges
 
 ASK = '\n\nThink step by step, then finish with "The answer is N", where N is a number.'
@@ -42,10 +42,8 @@ def main() -> None:
     prompts = [_tokens(tokenizer, text, device) for text in _texts(args.prompts, args.prompts_count)]
     ours: dict[str, Any] = {"assistant_model": draft, "num_assistant_tokens": args.gamma}
     stock = {**ours, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
-    # a guard of the comparison's grammar may stand behind the threshold: 0.5+digits
-    theta, *guards = args.threshold.split("+")
-    point = Point("judge", ((f"judge:{args.judge}@{theta}",),), tuple(guards))
-    rule = Judges().rule(point, tokenizer)
+    spec = next(spec for spec in parse_rules([args.rule], args.gamma) if spec.method != "exact")
+    rule = Judges().rule(spec.points({})[0], tokenizer)
     methods: dict[str, tuple[dict[str, Any], Sequence[torch.Tensor]]] = {
         "plain": ({}, prompts[: args.slow_prompts]),
         "stock assisted": (stock, prompts[: args.slow_prompts]),
@@ -110,7 +108,7 @@ def _report(args: argparse.Namespace, found: dict[str, Any], device: str, dtype:
         "predicted_by_lengths": predicted,
         "measured_over_predicted": measured / predicted,
         "gamma": args.gamma,
-        "threshold": args.threshold,
+        "rule": args.rule,
         "batch": 1,
         "new_tokens": args.new_tokens,
         "device": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
@@ -142,8 +140,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", required=True)
-    parser.add_argument("--judge", required=True)
-    parser.add_argument("--threshold", default="f1", help="a name or theta, with +digits to guard digits")
+    parser.add_argument("--rule", required=True, help="one point in the grammar of `selfjudge compare`")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--prompts-count", type=int, default=24)
     parser.add_argument("--slow-prompts", type=int, default=3, help="of plain and of stock assisted")

@@ -35,6 +35,7 @@ class StaticModel:
         self._forward = borrow(model, len(padding), max_length)
         self._slots = self._forward.slots(len(padding))  # rows of the cache in use
         self._slot = list(range(len(padding)))  # of each text
+        self._index = torch.arange(len(padding), device=model.device)  # the same on the device
         self._positions = torch.zeros((self._slots, 1), dtype=torch.long, device=model.device)
         own = model.get_input_embeddings().weight.shape[0]
         self._largest_id = None if vocab_size is None or vocab_size <= own else own - 1
@@ -86,6 +87,7 @@ class StaticModel:
         if slots < self._slots:
             self._forward.cache.move(self._slot)
             self._slots, self._slot = slots, list(range(len(rows)))
+        self._index = torch.tensor(self._slot, device=self.model.device)
 
     def finish(self) -> None:
         """The call is over: cache and graphs wait for the next one."""
@@ -111,8 +113,7 @@ class StaticModel:
             self._positions = positions[:, -1:]
         logits, hidden = self._forward(tokens, self._positions if positions is None else positions, keep)
         if len(self._slot) < self._slots:
-            index = torch.tensor(self._slot, device=logits.device)
-            logits, hidden = logits[index], hidden[index]
+            logits, hidden = logits[self._index], hidden[self._index]
         self.hidden = hidden
         return logits.to(torch.float32, copy=True)  # a graph's output is overwritten by its next replay
 
@@ -124,9 +125,10 @@ class StaticModel:
             tokens = tokens.clamp(max=self._largest_id)
         positions = torch.zeros_like(tokens) if positions is None else positions.to(device, non_blocking=True)
         if len(self._slot) < self._slots:
-            index = torch.tensor(self._slot, device=device)
             tokens, positions = (
-                torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=device).index_copy(0, index, part)
+                torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=device).index_copy(
+                    0, self._index, part
+                )
                 for part in (tokens, positions)
             )
         return tokens, positions

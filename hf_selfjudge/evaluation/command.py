@@ -131,7 +131,7 @@ def _compare(out: Path, decode: bool, report: bool, **options: Any) -> dict[str,
     logging.disable_progress_bar()  # one bar is enough
     bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}
     options["tasks"] = options["tasks"] or ["playground"]
-    options["shares"] = tuple(float(share) for share in (options["shares"] or "").split(",") if share)
+    options["shares"] = tuple(float(share) for share in (options.get("shares") or "").split(",") if share)
     for name in ("rules", "tasks", "selection_tasks", "also"):
         options[name] = tuple(options[name] or ())
     return compare(CompareSettings(bench=BenchSettings(**bench), **options), out, decode=decode, report=report)

@@ -33,13 +33,18 @@ def load(source: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
     """
     from datasets import Dataset
 
+    return {SPLIT: Dataset.from_list(documents(source, **metadata))}
+
+
+def documents(source: Mapping[str, Any], **metadata: Any) -> list[dict[str, Any]]:
+    """The documents of a task as a list; arguments as of `load`."""
     if "playground" in source:
-        return {SPLIT: Dataset.from_list(_playground(source["playground"], metadata))}
+        return _playground(source["playground"], metadata)
     extra = {"nli_model": str(metadata.get("nli_model", NLI_MODEL))} if source.get("nli") else {}
     rows = [{**row, **extra} for row in _rows(source, metadata)]
     if not rows:
         raise ValueError(f"{source.get('name')}: no rows are left; take another file, split or fold.")
-    return {SPLIT: Dataset.from_list(rows)}
+    return rows
 
 
 def data_file(name: str, given: Any) -> Path | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import EVAL_TASKS, scorers
-from .data import SPLIT, load
+from .data import documents as documents_of
 
 Score = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any]]
 
@@ -105,7 +105,8 @@ def load_task(name: str, count: int, split: str, seed: int, skip: int = 0, nli_m
             )
         source["split"] = SELECTION[task]
     given = {"data_files": file or None, "nli_model": nli_model}
-    documents = list(load(source, **{key: value for key, value in given.items() if value is not None})[SPLIT])
+    found = documents_of(source, **{key: value for key, value in given.items() if value is not None})
+    documents: list[Mapping[str, Any]] = [*found]
     if skip + count > len(documents):
         raise ValueError(
             f"lm_eval/{name} has {len(documents)} rows, and {skip + count} are asked for; give a smaller :COUNT."

@@ -1,5 +1,6 @@
 """What can be wrong with sources: one clear message, before any work and also without the Hub."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -156,7 +157,8 @@ def test_the_files_of_a_preset_are_downloaded(tokenizer, monkeypatch, tmp_path):
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, plain_tokenizer, monkeypatch):
-    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    path = tmp_path / "a.json"  # a list; lines of JSON need no library
+    path.write_text(json.dumps(ROWS), encoding="utf-8")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"pip install 'hf-selfjudge\[train\]'"):
         load(plain_tokenizer, path)
