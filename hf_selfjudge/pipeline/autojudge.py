@@ -58,6 +58,7 @@ def autojudge(
     max_new_tokens: int,
     batch_size: int,
     seed: int = 0,
+    follow: int = 0,
 ) -> Outcomes:
     """How often the outcome of each response survives each of its substitutions.
 
@@ -74,6 +75,7 @@ def autojudge(
         max_new_tokens: the longest answer, as the responses had it.
         batch_size: completions written together.
         seed: of the samples, and of which response comes first when the target is asked.
+        follow: how many tokens of the draft's continuation are substituted with its token.
     """
     verdicts = Verdicts(target, tokenizer, prompts, responses, settings, batch_size, seed)
     known = {response.prompt_id: response for response in responses if response.prompt_id in verdicts.usable}
@@ -81,10 +83,10 @@ def autojudge(
     table = mismatches.select(torch.tensor(rows, dtype=torch.long))
     changed: list[Start] = []
     unchanged: list[Start] = []
-    keys = (table.prompt_ids.tolist(), table.positions.tolist(), table.draft_tokens.tolist())
-    for prompt_id, position, token in zip(*keys, strict=True):
+    keys = (table.prompt_ids.tolist(), table.positions.tolist(), table.substitutes(follow))
+    for prompt_id, position, tokens in zip(*keys, strict=True):
         answer = known[prompt_id].answer
-        changed.append((prompt_id, (*answer[:position], token)))
+        changed.append((prompt_id, (*answer[:position], *tokens)[: max(max_new_tokens, position + 1)]))
         unchanged.append((prompt_id, tuple(answer[: position + 1])))
     controls = unchanged if settings.repeats else []
     # a position's alternatives share their control, so it is finished once

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from ..decoding.continuation import Trunks, continue_texts
 from ..lm_head import head_inputs
+from .completion import is_fast
 from .packing.rows import Ints, Places, check_packable, chunks, clamp_tokens, fit_vocabulary, read_texts, send
 from .records import Mismatches, Response
 from .settings import MineSettings
 from .storage.progress import counted
+
+GO_ON_ROWS = 1024
+"""Mismatches from which the draft goes on together."""
 
 
 @torch.no_grad()
@@ -42,11 +48,34 @@ def mine(
                 f"Prompt {response.prompt_id} has no tokens; the answer's first token needs one before it."
             )
     texts = sorted((r for r in responses if r.answer), key=lambda r: -len(r.prompt) - len(r.answer))
-    found = [_nothing(settings.look_ahead)]
+    same_vocabulary = vocab_size in (None, draft.get_input_embeddings().weight.shape[0])
+    # on static caches the draft goes on from all mismatches at once
+    later = settings.look_ahead if is_fast(draft) and same_vocabulary else 0
+    now = replace(settings, look_ahead=0, follow=0) if later else settings
+    found = [_nothing(now.look_ahead)]
     for start in counted(range(0, len(texts), settings.mine_batch_size), "mine", unit="batch"):
         batch = texts[start : start + settings.mine_batch_size]
-        found.append(_mine_batch(draft, batch, settings, end_tokens, vocab_size))
-    return Mismatches.join(found)
+        found.append(_mine_batch(draft, batch, now, end_tokens, vocab_size))
+    table = Mismatches.join(found)
+    return replace(table, continuations=_go_on(draft, texts, table, later, end_tokens)) if later else table
+
+
+def _go_on(
+    draft: PreTrainedModel, responses: Sequence[Response], table: Mismatches, count: int, end_tokens: Sequence[int]
+) -> Tensor:
+    """The draft's greedy continuation after each of its tokens, -1 behind an end. (rows, count)"""
+    whole = {response.prompt_id: [*response.prompt, *response.answer] for response in responses}
+    place = {prompt_id: at for at, prompt_id in enumerate(whole)}
+    begins = {response.prompt_id: len(response.prompt) for response in responses}
+    owners = table.prompt_ids.tolist()
+    starts = [
+        [*whole[owner][: begins[owner] + position], token]
+        for owner, position, token in zip(owners, table.positions.tolist(), table.draft_tokens.tolist(), strict=True)
+    ]
+    rooms = [0 if start[-1] in end_tokens else count for start in starts]
+    trunks = Trunks(list(whole.values()), [place[owner] for owner in owners])
+    written = continue_texts(draft, starts, rooms, end_tokens, GO_ON_ROWS, trunks)
+    return torch.tensor([[*tokens, *[-1] * (count - len(tokens))] for tokens in written]).reshape(-1, count)
 
 
 def _nothing(look_ahead: int) -> Mismatches:

@@ -119,6 +119,11 @@ class Mismatches(Table):
     log_q: Tensor  # (rows,) the draft's log-probability of its token
     continuations: Tensor  # (rows, look_ahead) how the draft goes on after its own token; -1 behind its end
 
+    def substitutes(self, follow: int = 0) -> list[list[int]]:
+        """What each row puts in the place of the target's token: the draft's, and the next `follow` ones it says."""
+        rows = torch.cat([self.draft_tokens[:, None], self.continuations[:, :follow].long()], dim=1).tolist()
+        return [[token for token in row if token >= 0] for row in rows]
+
 
 @dataclass(frozen=True)
 class Substitutions(Table):

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from ..decoding.continuation import Trunks
 from ..rules import tokens_where
 from .completion import complete, continue_all, end_tokens, is_fast
-from .records import Response, Substitutions
+from .records import Mismatches, Response
 
 NOTHING = -1
 """Fills up rows behind their end."""
@@ -30,9 +30,10 @@ def rejoin(
     target: PreTrainedModel,
     tokenizer: Any,
     responses: Sequence[Response],
-    rows: Substitutions,
+    rows: Mismatches,
     lengths: Sequence[int],
     batch_size: int,
+    follow: int = 0,
 ) -> Tensor:
     """How much of its own text the target writes again after each substitution, for every N. (rows, lengths) in [-1, 1]
 
@@ -43,15 +44,17 @@ def rejoin(
         rows: the substitutions.
         lengths: how many tokens behind the substituted one are compared.
         batch_size: texts written together.
+        follow: how many tokens of the draft's continuation are substituted with its token.
     """
     known = {response.prompt_id: response for response in responses}
-    keys = list(zip(rows.prompt_ids.tolist(), rows.positions.tolist(), rows.draft_tokens.tolist(), strict=True))
+    tokens = [found[: max(lengths) + 1] for found in rows.substitutes(follow)]
+    keys = list(zip(rows.prompt_ids.tolist(), rows.positions.tolist(), tokens, strict=True))
     written = _write(target, known, keys, max(lengths), batch_size)
     ends = set(end_tokens(target))
     ours, theirs = [], []
-    for (prompt_id, position, token), rest in zip(keys, written, strict=True):
+    for (prompt_id, position, substitute), rest in zip(keys, written, strict=True):
         old = known[prompt_id].answer[position : position + max(lengths) + 1]
-        new = [token, *rest]
+        new = [*substitute, *rest]
         if not ends.intersection(old[-1:]):
             new = new[: len(old)]  # the response was cut off, or goes on: compare what both have
         ours.append(new)
@@ -63,17 +66,17 @@ def rejoin(
 def _write(
     target: PreTrainedModel,
     known: dict[int, Response],
-    keys: Sequence[tuple[int, int, int]],
+    keys: Sequence[tuple[int, int, list[int]]],
     longest: int,
     batch_size: int,
 ) -> list[list[int]]:
     """What the target writes after each substitution."""
     whole = {prompt_id: [*response.prompt, *response.answer] for prompt_id, response in known.items()}
     starts = [
-        [*whole[prompt_id][: len(known[prompt_id].prompt) + position], token] for prompt_id, position, token in keys
+        [*whole[prompt_id][: len(known[prompt_id].prompt) + position], *tokens] for prompt_id, position, tokens in keys
     ]
     ends = set(end_tokens(target))
-    rooms = [0 if start[-1] in ends else longest for start in starts]
+    rooms = [0 if start[-1] in ends else longest + 1 - len(key[2]) for start, key in zip(starts, keys, strict=True)]
     if is_fast(target):
         place = {prompt_id: at for at, prompt_id in enumerate(whole)}
         trunks = Trunks(list(whole.values()), [place[prompt_id] for prompt_id, _, _ in keys])
@@ -81,7 +84,7 @@ def _write(
     going = [at for at, room in enumerate(rooms) if room]
     found: list[list[int]] = [[] for _ in starts]
     for at, rest in complete(target, [starts[at] for at in going], longest, batch_size, "rejoin"):
-        found[going[at]] = rest
+        found[going[at]] = rest[: rooms[going[at]]]
     return found
 
 

@@ -95,12 +95,20 @@ class MineSettings(Settings):
     alternatives: int = option(1, "tokens of the draft tried per position: its best one, or its best 2 or 3")
     look_ahead: int = option(4, "tokens the draft goes on after its own token, for look-ahead features; 0 for none")
     mine_batch_size: int = option(16, "responses read together")
+    follow: int = option(
+        0,
+        "of these, tokens that go with the draft's own when the target writes on (AutoJudge, rejoin): decoding that "
+        "accepts the token will often accept what the draft says next",
+    )
 
     def __post_init__(self) -> None:
         """Check the counts."""
         super().__post_init__()
         expect(1 <= self.alternatives <= 10, "alternatives", self.alternatives, "an int from 1 to 10")
         expect(0 <= self.look_ahead <= 16, "look_ahead", self.look_ahead, "an int from 0 to 16")
+        expect(
+            0 <= self.follow <= self.look_ahead, "follow", self.follow, f"an int up to look_ahead, {self.look_ahead}"
+        )
         expect(self.mine_batch_size >= 1, "mine_batch_size", self.mine_batch_size, "an int >= 1")
 
 

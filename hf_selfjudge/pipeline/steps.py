@@ -90,6 +90,15 @@ def _mine(work: Workplace, index: int) -> Piece:
     return Piece(table_bytes(found), len(found))
 
 
+def _mine_settings(settings: BuildSettings) -> dict[str, Any]:
+    return {name: value for name, value in settings.mine.to_dict().items() if name != "follow"}
+
+
+def _score_settings(settings: BuildSettings) -> dict[str, Any]:
+    # only where the target writes on does it matter what goes with the draft's token
+    return settings.score.to_dict() | ({"follow": settings.mine.follow} if settings.score.rejoin else {})
+
+
 def _score(work: Workplace, index: int) -> Piece:
     from .score import score
 
@@ -103,7 +112,10 @@ def _score(work: Workplace, index: int) -> Piece:
         from .rejoin import rejoin
 
         size = work.settings.respond.batch_size
-        again = rejoin(work.pair.target, work.pair.tokenizer, responses, found, settings.lengths, size)
+        follow = work.settings.mine.follow
+        again = rejoin(
+            work.pair.target, work.pair.tokenizer, responses, mismatches.sorted(), settings.lengths, size, follow
+        )
         found = replace(found, rejoin=again)
     return Piece(table_bytes(found), len(found))
 
@@ -129,6 +141,7 @@ def _autojudge(work: Workplace, index: int) -> Piece:
         settings.respond.max_new_tokens,
         settings.respond.batch_size,
         seed=settings.prompts.seed * 100_003 + index,  # other samples in every shard
+        follow=settings.mine.follow,
     )
     return Piece(table_bytes(found), len(found))
 
@@ -178,12 +191,12 @@ def _calibrate(work: Workplace, index: int) -> Piece:
 STEPS: dict[str, Step] = {
     "prompts": Step("prompts", _prompts, _prompt_settings, models=("target",)),
     "respond": Step("responses", _respond, lambda s: s.respond.to_dict(), ("prompts",), ("target",)),
-    "mine": Step("mismatches", _mine, lambda s: s.mine.to_dict(), ("respond",), ("draft",)),
-    "score": Step("substitutions", _score, lambda s: s.score.to_dict(), ("respond", "mine"), ("target", "draft")),
+    "mine": Step("mismatches", _mine, _mine_settings, ("respond",), ("draft",)),
+    "score": Step("substitutions", _score, _score_settings, ("respond", "mine"), ("target", "draft")),
     "autojudge": Step(
         "substitutions finished",
         _autojudge,
-        lambda s: {name: getattr(s.label, name) for name in AUTOJUDGE_SETTINGS},
+        lambda s: {name: getattr(s.label, name) for name in AUTOJUDGE_SETTINGS} | {"follow": s.mine.follow},
         ("prompts", "respond", "mine"),
         ("target",),
     ),

@@ -310,3 +310,33 @@ def test_which_prompts_other_labels_need():
     assert autojudge_prompts(open_only, LabelSettings()) == []
     asked = autojudge_prompts(open_only, LabelSettings(open_tasks="autojudge+", autojudge_prompts=10))
     assert len(asked) == 10
+
+
+@pytest.mark.parametrize("repeats", [0, 2])
+def test_static_caches_give_the_same_evidence(target, checker, monkeypatch, repeats):
+    prompts, responses = make_responses(target)
+    arguments = (target, Numbers(), prompts, responses, make_mismatches(ENTRIES), LabelSettings(repeats=repeats), LIMIT)
+    slow = autojudge(*arguments, 4)
+    monkeypatch.setattr("hf_selfjudge.pipeline.autojudge.is_fast", lambda model: True)
+    fast = autojudge(*arguments, 4)
+    assert torch.equal(fast.tried, slow.tried)
+    assert torch.equal(fast.control_tried, slow.control_tried)
+    if not repeats:  # samples are drawn in another order
+        assert torch.equal(fast.kept, slow.kept)
+
+
+def test_what_the_draft_says_next_goes_with_its_token(target, checker):
+    prompts, responses = make_responses(target)
+    table = make_mismatches([(0, 2, 0, 50), (0, 3, 0, 52), (1, 1, 0, 53)])
+    behind = torch.tensor([[60, 61], [EOS, -1], [62, 63]])
+    table = Mismatches(*list(table.columns.values())[:-1], behind)
+    found = autojudge(target, Numbers(), prompts, responses, table, LabelSettings(), LIMIT, 4, follow=2)
+    expected = []
+    for owner, position, tokens in ((0, 2, [50, 60, 61]), (0, 3, [52, EOS]), (1, 1, [53, 62, 63])):
+        response = responses[owner]
+        answer = [*response.answer[:position], *tokens]
+        if answer[-1] != EOS:
+            answer += greedy(target, response.prompt + answer, LIMIT - len(answer))
+        own, other = (Remainder().outcome(Numbers().decode(ids), 2) for ids in (response.answer, answer))
+        expected.append(int(own == other))
+    assert found.kept.tolist() == expected

@@ -133,3 +133,18 @@ def test_models_that_cannot_branch_are_refused(family):
     model = build_model(family)
     with pytest.raises(ValueError, match="branches"):
         mine(model, [Response(0, [5, 6], [7, 8])], MineSettings())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_going_on_with_static_caches_gives_the_same(monkeypatch, family):
+    target = build_model(family)
+    draft = build_draft(target, 0.2)
+    responses = answers(target)
+    settings = MineSettings(alternatives=2, look_ahead=5, mine_batch_size=2)
+    expected_rows = mine(draft, responses, settings)
+    ends = (int(expected_rows.continuations[0, 1]), int(expected_rows.draft_tokens[2]))  # some end at once, some later
+    slow = mine(draft, responses, settings, ends)
+    monkeypatch.setattr("hf_selfjudge.pipeline.mine.is_fast", lambda model: True)
+    fast = mine(draft, responses, settings, ends)
+    assert rows_of(fast) == rows_of(slow)
+    assert bool((fast.continuations == -1).any())
