@@ -1,7 +1,7 @@
-"""Put the measured figures of the result files into README.md: `python benchmarks/readme.py` (or `make readme`).
+"""Put the measured figures of the result files into the documents: `python benchmarks/readme.py` (or `make readme`).
 
-Every figure in the README stands between markers and comes from a file in benchmarks/results; a test checks that they
-agree.
+Every figure in README.md and benchmarks/real_pair/README.md stands between markers and comes from a file in
+benchmarks/results; a test checks that they agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+REAL_PAIR = "benchmarks/real_pair/README.md"
+DOCUMENTS = ("README.md", REAL_PAIR)
 
 
 def demo_table(results: dict[str, Any]) -> str:
@@ -143,40 +145,121 @@ def rules_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + conditions + "."
 
 
-def render(text: str) -> str:
-    """README's text with every marked block made anew."""
-    read = {
-        name: json.loads((RESULTS / f"{name}.json").read_text())
-        for name in (
-            "demo",
-            "bench-cpu",
-            "bench-cpu-playground",
-            "bench-h200",
-            "bench-h200-batches",
-            "labelling-h200",
-            "rules-playground/compare",
+def ranking_table(builds: dict[str, Any]) -> str:
+    """How well every score ranks kept answers above changed ones, and the shares kept along it, in Markdown."""
+    greedy, control = builds["autojudge"], builds["rejoin"]
+    lines = [
+        "| score | one greedy completion (AUC) | with noise control (AUC) |",
+        "| --- | ---: | ---: |",
+    ]
+    named = {"likelihood": "likelihood of the old suffix (the paper)", "confidence": "top-1 confidence"}
+    wanted = [
+        (0, "likelihood"),
+        (20, "likelihood"),
+        (40, "likelihood"),
+        (40, "confidence"),
+        (20, "rejoin"),
+        (40, "rejoin"),
+    ]
+    for length, suffix in wanted:
+        found = [_ranking(build, length, suffix) for build in (greedy, control)]
+        name = "the token alone, log p" if not length else f"{named.get(suffix, '**rejoin**')}, N = {length}"
+        lines.append(f"| {name} | {found[0]:.3f} | {found[1]:.3f} |")
+    by_score, by_rejoin = (
+        ", ".join(f"{100 * part['kept']:.0f}" for part in builds[name]["kept_by_score"]) for name in ("paper", "rejoin")
+    )
+    labels = control["labels"]
+    text = (
+        f"\n{greedy['labels']['autojudge_tried']:,} substitutions in GSM8K responses that ended; with noise control "
+        f"(three samples after the substitution, three of the unchanged text) {labels['autojudge_tried']:,} of 100 "
+        f"prompts: {100 * labels['flip_rate']:.0f} % of the samples change the answer after a substitution, "
+        f"{100 * labels['control_flip_rate']:.0f} % without one. Answers kept from the lowest fifth of the scores to "
+        f"the highest, in percent: {by_score} by the paper's score, {by_rejoin} by rejoin."
+    )
+    return "\n".join(lines) + "\n" + text
+
+
+def _ranking(build: dict[str, Any], length: int, suffix: str) -> float:
+    found = [
+        entry["auc"]
+        for entry in build["rankings"]
+        if (entry["length"], entry["suffix"], entry["reduction"]) == (length, suffix, "sum")
+    ]
+    return float(found[0])
+
+
+def sweep_table(results: dict[str, Any], least: float = -0.065) -> str:
+    """The points of a comparison that lose little, the longest first, in Markdown."""
+    lines = [
+        "| rule | accepted per cycle | exact = 1 | task score, points from exact |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    points = sorted(results["points"], key=lambda point: -point["test"]["pooled"]["accepted_per_cycle"]["estimate"])
+    for point in points:
+        row = point["test"]["pooled"]
+        change = row["score_difference"]
+        if change["estimate"] < least:
+            continue
+        lines.append(
+            f"| `{point['rule']}` | {row['accepted_per_cycle']['estimate']:.2f} | "
+            f"{row['length_ratio']['estimate']:.2f} | {100 * change['estimate']:+.1f} "
+            f"[{100 * change['low']:+.1f}, {100 * change['high']:+.1f}] |"
         )
-    }
-    blocks = {
-        "demo": demo_table(read["demo"]),
-        "loop": loop_table([read["bench-cpu-playground"], read["bench-cpu"]]),
-        "engine": engine_table(read["bench-h200"], read["bench-h200-batches"]),
-        "labelling": labelling_text(read["labelling-h200"]),
-        "rules": rules_table(read["rules-playground/compare"]),
-    }
-    for name, block in blocks.items():
-        pattern = re.compile(rf"(<!-- {name}: .*?-->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text, count = pattern.subn(lambda match, block=block: match[1] + block + match[2], text)
+    return "\n".join(lines)
+
+
+def build_text(builds: dict[str, Any]) -> str:
+    """What the builds cost, in words."""
+    stages = builds["autojudge"]["stages"]
+    seconds = {name: entry["seconds"] for name, entry in stages.items()}
+    writing = seconds["score"]
+    return (
+        f"{stages['prompts']['rows']:,} prompts answered in {seconds['respond']:.0f} s, "
+        f"{stages['mine']['rows']:,} mismatches mined in {seconds['mine']:.0f} s, scored for five N and both suffix "
+        f"terms, with the target writing 40 tokens after each of them (rejoin), in {writing:.0f} s "
+        f"({stages['score']['rows'] / writing:,.0f} per second), {stages['autojudge']['rows']:,} answers finished for "
+        f"AutoJudge in {seconds['autojudge']:.0f} s, a judge fitted in {seconds['fit']:.0f} s."
+    )
+
+
+def render(text: str, name: str = "README.md") -> str:
+    """A document's text with every marked block made anew."""
+    for block, made in _blocks(name).items():
+        pattern = re.compile(rf"(<!-- {block}: [^>]*-->\n).*?(\n?<!-- end -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, made=made: match[1] + made + "\n<!-- end -->", text)
         if count != 1:
-            raise ValueError(f"README.md has {count} blocks marked {name}, expected one.")
+            raise ValueError(f"{name} has {count} blocks marked {block}, expected one.")
     return text
 
 
+def _blocks(name: str) -> dict[str, str]:
+    """The marked blocks of a document."""
+    if name == REAL_PAIR:
+        builds = _read("real-pair/build")
+        return {
+            "build": build_text(builds),
+            "rankings": ranking_table(builds),
+            "sweep": sweep_table(_read("real-pair/compare")),
+        }
+    return {
+        "demo": demo_table(_read("demo")),
+        "loop": loop_table([_read("bench-cpu-playground"), _read("bench-cpu")]),
+        "engine": engine_table(_read("bench-h200"), _read("bench-h200-batches")),
+        "labelling": labelling_text(_read("labelling-h200")),
+        "rules": rules_table(_read("rules-playground/compare")),
+    }
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
 def main() -> None:
-    """Rewrite README.md."""
-    path = ROOT / "README.md"
-    path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.stdout.write("README.md is up to date\n")
+    """Rewrite the documents."""
+    for name in DOCUMENTS:
+        path = ROOT / name
+        path.write_text(render(path.read_text(encoding="utf-8"), name), encoding="utf-8")
+        sys.stdout.write(f"{name} is up to date\n")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
-def test_figures_come_from_the_result_files():
-    render = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))["render"]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert render(text) == text, "run `make readme`"
+@pytest.mark.parametrize("name", ["README.md", "benchmarks/real_pair/README.md"])
+def test_figures_come_from_the_result_files(name):
+    script = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
+    assert name in script["DOCUMENTS"]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert script["render"](text, name) == text, "run `make readme`"
 
 
 def test_readme_names_only_files_that_exist():
