@@ -23,9 +23,8 @@ def widened(folder: Path, out: Path) -> Path:
     config.update(head_dim=HEAD_DIM, dtype="float32")
     config["rope_parameters"]["partial_rotary_factor"] = old / HEAD_DIM
     (out / "config.json").write_text(json.dumps(config))
-    state = {
-        name: _padded(name, weight.float(), old) for name, weight in load_file(folder / "model.safetensors").items()
-    }
+    weights = load_file(folder / "model.safetensors")
+    state = {name: _padded(name, weight.float(), old) for name, weight in weights.items()}
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     return out
 
