@@ -22,13 +22,13 @@ demo: setup  ## Judge decoding on the embedded pair: coloured samples, a table a
 	$(BIN)/selfjudge demo
 
 test: setup  ## The default test suite (offline, under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" tests
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not vllm" tests
 
 test-slow: setup  ## Everything, the slow tests included
-	$(BIN)/python -m pytest -n 2 -m "not gpu" tests
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not vllm" tests
 
 test-oldest: $(OLDEST)/.installed  ## The default suite with the oldest supported transformers and huggingface-hub
-	$(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not gpu" tests
+	$(OLDEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not vllm" tests
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
