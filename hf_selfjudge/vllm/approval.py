@@ -55,7 +55,7 @@ class DraftRows:
     lengths: Tensor | None = None  # (requests,): `counts` on the device, if the engine has it there already
     draft_logits: Tensor | None = None  # (drafts, vocab): raw
     protected: Tensor | None = None  # (drafts,) bool: rows that must not be relaxed, whatever the judge says
-    final_scores: Tensor | None = None  # (drafts, vocab): if `scores` will still be cut (top-k, top-p): as they end
+    final_scores: Tensor | None = None  # (drafts, vocab): `scores` after what the engine does later (top-k, top-p)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Approver:
 
     def __init__(self, rule: Rule | None, device: torch.device, slots: int = 1024) -> None:
         self.rule = None if rule is None else at_every_theta(rule).to(device)
-        self._reads_logits, self._reads_scores = (False, False) if self.rule is None else _reads(self.rule)
+        self._reads_logits, self.reads_scores = (False, False) if self.rule is None else _reads(self.rule)
         self.totals = torch.zeros(len(COUNTERS), dtype=torch.long, device=device)
         self.by_slot = torch.zeros(slots, len(COUNTERS), dtype=torch.long, device=device)
 
@@ -89,15 +89,15 @@ class Approver:
         return self.rule is not None and self.rule.needs_draft_logits
 
     @torch.no_grad()
-    def approve(self, rows: DraftRows) -> Approval:
-        """Ask the rule about every draft and edit `rows.scores` in place."""
+    def approve(self, rows: DraftRows, ask: bool = True) -> Approval:
+        """Ask the rule about every draft and edit `rows.scores` in place; `ask=False` if every theta is OFF."""
         lengths = rows.lengths if rows.lengths is not None else torch.tensor(rows.counts, device=rows.scores.device)
         lengths = lengths.long()
         starts = lengths.cumsum(0) - lengths
         request, _ = _places(starts, rows.draft_tokens.shape[0])
         asked = (rows.thetas < OFF)[request] & (rows.draft_tokens >= 0)
         tokens = rows.draft_tokens.long().clamp(min=0)
-        approved = asked & self._opinion(rows, tokens, lengths, starts)
+        approved = asked & self._opinion(rows, tokens, lengths, starts) if ask else torch.zeros_like(asked)
         if rows.protected is not None:
             approved = approved & ~rows.protected
         if rows.final_scores is not None:
@@ -154,13 +154,14 @@ class Approver:
         target_index = start + requests_before + torch.minimum(places, length)
         draft_index = (start + torch.minimum(places, (length - 1).clamp(min=0))).clamp(max=tokens.shape[0] - 1)
         index = draft_index[:, :-1]
+        scores = rows.scores if rows.final_scores is None else rows.final_scores
         empty = rows.logits.new_empty((*target_index.shape, 0))  # nothing can be read from it by mistake
         return Block(
             draft_tokens=tokens[index],
             target_logits=rows.logits[target_index] if self._reads_logits else empty,
             hidden=rows.hidden[target_index],
             draft_logits=None if rows.draft_logits is None else rows.draft_logits[index],
-            target_scores=rows.scores[draft_index] if self._reads_scores else None,
+            target_scores=scores[draft_index] if self.reads_scores else None,
             lengths=lengths[part],
         )
 

@@ -38,6 +38,8 @@ class Settings:
     """Kinds of tokens that are never relaxed: "digits", "special"."""
     revision: str | None = None
     """Branch, tag or commit of a judge on the Hub."""
+    timing: bool = False
+    """Measure the judge's share of the engine's steps (on a GPU this waits for the device twice per step)."""
 
     def __post_init__(self) -> None:
         _expect(isinstance(self.judge, str) and bool(self.judge), "judge", self.judge, "a folder, Hub id or rule spec")
@@ -49,6 +51,7 @@ class Settings:
                 "selfjudge mode 'judge-only' does not exist in vLLM, whose own test always accepts aligned tokens. "
                 "Use 'two-stage', or the Hugging Face loop."
             )
+        _expect(isinstance(self.timing, bool), "timing", self.timing, "true or false")
         _expect(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}")
         unknown = [kind for kind in self.never_relax if kind not in GUARDS]
         _expect(not unknown, "never_relax", unknown, f"names out of {list(GUARDS)}")
@@ -86,7 +89,7 @@ class Settings:
         """The additional config with these settings, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["never_relax"] = list(self.never_relax)
-        return {KEY: {name: value for name, value in values.items() if value not in (None, [])}}
+        return {KEY: {name: value for name, value in values.items() if value not in (None, [], False)}}
 
     def rule(self, tokenizer: Any = None) -> Rule | None:
         """The rule with everything asked for; None if nothing may be relaxed.
@@ -114,25 +117,30 @@ def parse_threshold(value: Any, rule: Rule | None) -> float:
     Raises:
         ValueError: with what was found and what this judge or rule takes.
     """
-    if value == OFF_WORD or rule is None:
+    judge = None if rule is None else judge_of(rule)
+    if rule is None:
         return OFF
-    judge = judge_of(rule)
-    if judge is None:
-        if value is None:
-            return 0.0
+    check_threshold(value, None if judge is None else judge.verifier.config.thresholds)
+    if value == OFF_WORD:
+        return OFF
+    return 0.0 if judge is None else judge.verifier.config.theta(value)
+
+
+def check_threshold(value: Any, names: Mapping[str, float] | None) -> None:
+    """Refuse a threshold that a judge with these named ones does not take; None: a rule without thresholds."""
+    if value is None or value == OFF_WORD:
+        return
+    if names is None:
         raise ValueError(
             f"selfjudge threshold is {shown(value)}, but the engine runs a training-free rule, which has no threshold. "
             f"Give {OFF_WORD!r} for exact decoding, or nothing."
         )
-    if value is None or isinstance(value, (str, int, float)):
-        try:
-            return judge.verifier.config.theta(value)
-        except ValueError as error:
-            raise ValueError(f"selfjudge threshold: {error} {OFF_WORD!r} switches the judge off.") from None
-    raise ValueError(
-        f"selfjudge threshold is {shown(value)}, expected a number in [0, 1], one of "
-        f"{sorted(judge.verifier.config.thresholds)}, or {OFF_WORD!r}."
-    )
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+    if not is_number and not (isinstance(value, str) and value in names):
+        raise ValueError(
+            f"selfjudge threshold is {shown(value)}, expected a number in [0, 1], one of {sorted(names)}, or "
+            f"{OFF_WORD!r} for exact decoding."
+        )
 
 
 def request_value(extra_args: Mapping[str, Any] | None) -> Any:
