@@ -75,11 +75,15 @@ class Approver:
         rule: the rule at any threshold (its own is not used: `DraftRows.thetas` are); None relaxes nothing.
         device: where the engine's tensors are.
         slots: how many requests have counters of their own.
+        end_tokens: ids that end a response; as in the loop, no judge looks at what was drafted behind one.
     """
 
-    def __init__(self, rule: Rule | None, device: torch.device, slots: int = 1024) -> None:
+    def __init__(
+        self, rule: Rule | None, device: torch.device, slots: int = 1024, end_tokens: Sequence[int] = ()
+    ) -> None:
         self.rule = None if rule is None else at_every_theta(rule).to(device)
         self._reads_logits, self.reads_scores = (False, False) if self.rule is None else _reads(self.rule)
+        self._end_tokens = torch.tensor(sorted(end_tokens), dtype=torch.long, device=device)
         self.totals = torch.zeros(len(COUNTERS), dtype=torch.long, device=device)
         self.by_slot = torch.zeros(slots, len(COUNTERS), dtype=torch.long, device=device)
 
@@ -154,15 +158,18 @@ class Approver:
         target_index = start + requests_before + torch.minimum(places, length)
         draft_index = (start + torch.minimum(places, (length - 1).clamp(min=0))).clamp(max=tokens.shape[0] - 1)
         index = draft_index[:, :-1]
+        drafted = tokens[index]
+        ends = torch.isin(drafted, self._end_tokens)
+        known = torch.where(ends, places[:, 1:], width).amin(dim=-1)  # up to the first end of a response
         scores = rows.scores if rows.final_scores is None else rows.final_scores
         empty = rows.logits.new_empty((*target_index.shape, 0))  # nothing can be read from it by mistake
         return Block(
-            draft_tokens=tokens[index],
+            draft_tokens=drafted,
             target_logits=rows.logits[target_index] if self._reads_logits else empty,
             hidden=rows.hidden[target_index],
             draft_logits=None if rows.draft_logits is None else rows.draft_logits[index],
             target_scores=scores[draft_index] if self.reads_scores else None,
-            lengths=lengths[part],
+            lengths=torch.minimum(known, lengths[part]),
         )
 
 

@@ -58,10 +58,17 @@ class SelfJudge:
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
 
+    def _end_tokens(self) -> list[int]:
+        """The tokens that end a response, as in the generation config or else the model's."""
+        model = self._config.model_config
+        ends = (model.try_get_generation_config() or {}).get("eos_token_id")
+        ends = getattr(model.hf_text_config, "eos_token_id", None) if ends is None else ends
+        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
     def attach(self, runner: Any, device: torch.device, rank: int) -> None:
         """Tap a model runner whose models are loaded, and say so once."""
         slots = max(_SLOTS, 2 * self._config.scheduler_config.max_num_seqs)
-        self.approver = Approver(self.rule, device, slots)
+        self.approver = Approver(self.rule, device, slots, self._end_tokens())
         self.requests = Requests(self.approver, self.rule, self.settings.threshold)
         self.timing = Timing(self.settings.timing, device)
         if self._config.use_v2_model_runner:

@@ -91,6 +91,28 @@ def test_a_judge_decides_as_in_the_loop(features):
     assert step.judged.tolist() == [4, 0, 0, 1, 3]
 
 
+def test_no_judge_looks_behind_the_end_of_a_response():
+    rule = JudgeRule(judge(("ahead_known", "ahead_matches", "next_log_p", "ahead_log_p", "next_hidden")))
+    end = 3
+    tokens = torch.tensor([1, 2, end, 4, 5, 6, end])
+    rows = flat_rows([5, 2], [0.5, 0.5], draft_tokens=tokens)
+    cut = [block_until(block, end) for _, block in blocks(rows)]
+    expected = [verify(block, rule).opinion.relaxed[0] for block in cut]
+    approver = Approver(rule, CPU, end_tokens=[end])
+    found = approver._opinion(rows, tokens, torch.tensor([5, 2]), torch.tensor([0, 5]))
+    assert torch.equal(torch.cat([found[:3], found[5:]]), torch.cat(expected))
+
+
+def block_until(block, end):
+    """The block with nothing behind its first end token."""
+    length = block.draft_tokens[0].tolist().index(end) + 1
+    return Block(
+        draft_tokens=block.draft_tokens[:, :length],
+        target_logits=block.target_logits[:, : length + 1],
+        hidden=block.hidden[:, : length + 1],
+    )
+
+
 def test_groups_of_requests_decide_as_one(monkeypatch):
     rule = JudgeRule(judge(ALL_TARGET_FEATURES + AHEAD_FEATURES))
     rows = flat_rows([2, 5, 0, 3, 1, 0, 4], [0.4] * 7)
