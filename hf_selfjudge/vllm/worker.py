@@ -14,7 +14,7 @@ import torch
 from ..rules import Rule
 from .approval import Approver, judge_of
 from .requests import Requests
-from .settings import Settings
+from .settings import Settings, parse_threshold
 from .timing import Timing
 from .versions import check_config, check_judge, check_version
 
@@ -48,6 +48,7 @@ class SelfJudge:
         if rule is not None:
             judge = judge_of(rule)
             check_judge(self._config, judge and judge.verifier.config, rule.needs_draft_logits)
+            parse_threshold(self.settings.threshold, rule)
         return rule
 
     def _tokenizer(self) -> Any:
@@ -117,6 +118,14 @@ class SelfJudgeMixin:
         if self._selfjudge is not None:
             self._selfjudge.attach(self.model_runner, self.device, self.rank)  # type: ignore[attr-defined]
         return loaded
+
+    def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
+        """Warm up as vLLM does; on a GPU that verifies made-up requests, which nobody wants in the statistics."""
+        found = super().compile_or_warm_up_model(*args, **kwargs)  # type: ignore[misc]
+        if self._selfjudge is not None:
+            self._selfjudge.requests.forget()
+            self._selfjudge.timing.forget()
+        return found
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """The step's forward; timed if asked for."""
