@@ -53,6 +53,15 @@ class Requests:
         self._batch = []
         return self.theta
 
+    def forget(self) -> None:
+        """Start counting from zero and without requests, after vLLM's warm-up."""
+        self.approver.totals.zero_()
+        self.approver.by_slot.zero_()
+        self._asked.clear()
+        self._slot_of.clear()
+        self._free = list(range(self.approver.by_slot.shape[0]))[::-1]
+        self._batch, self._active, self.refused = [], set(), 0
+
     def update(self, batch: Sequence[str], extra_args: ExtraArgs) -> None:
         """Take note of the requests of this step, in the batch's order."""
         if self._batch == batch:

@@ -15,6 +15,10 @@ class Timing:
     def __init__(self, enabled: bool, device: torch.device) -> None:
         self.enabled = enabled
         self._device = device
+        self.forget()
+
+    def forget(self) -> None:
+        """Start from zero."""
         self.seconds = {"step": 0.0, "judge": 0.0}
 
     @contextmanager
