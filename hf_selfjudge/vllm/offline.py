@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
+from .metrics import SelfJudgeCollector, register
 from .settings import Settings, check_threshold, request_value
 
 WORKER = "hf_selfjudge.vllm.SelfJudgeWorker"
@@ -45,13 +47,27 @@ def judged_llm(
     elif not speculation:
         raise ValueError("judged_llm got neither a draft nor speculative_config=; a judge needs drafted tokens.")
     additional = {**(llm_kwargs.pop("additional_config", None) or {}), **settings.to_config()}
-    return _judged_class()(
+    llm = _judged_class()(
         model=str(target),
         speculative_config=speculation,
         worker_cls=WORKER,
         additional_config=additional,
         **llm_kwargs,
     )
+    if not llm_kwargs.get("disable_log_stats", True):
+        _show_metrics(llm, str(target))
+    return llm
+
+
+def _show_metrics(llm: Any, target: str) -> None:
+    """The judge's counters in `llm.get_metrics()`, as long as the engine lives."""
+    alive = weakref.ref(llm)
+
+    def read() -> dict[str, Any] | None:
+        engine = alive()
+        return None if engine is None else engine.selfjudge_statistics()
+
+    register(SelfJudgeCollector(target, read))
 
 
 def _judged_class() -> type:

@@ -11,6 +11,7 @@ from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # in this process: faster to start, easier to look into
+os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 

@@ -99,6 +99,14 @@ def test_counters_of_requests(judged, prompts):
         assert one["theta"] > 0.0 or one["judge_accepted"] + one["aligned"] == one["drafted"]
 
 
+def test_counters_are_among_vllms_metrics(judged, prompts):
+    generate(judged, prompts[:2])
+    found = {metric.name: metric.value for metric in judged.get_metrics() if "selfjudge" in metric.name}
+    expected = counters(judged)
+    assert found.pop("vllm:selfjudge_theta") == judged.selfjudge_thresholds()["f1"]
+    assert found == {f"vllm:selfjudge_{name}_tokens": value for name, value in expected.items()}
+
+
 def test_the_judges_share_is_measured(judged, prompts):
     generate(judged, prompts[:2])
     seconds = judged.selfjudge_statistics()["seconds"]
