@@ -17,7 +17,7 @@ from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID, RejectionSamp
 from .approval import Approval, Approver, DraftRows
 from .requests import Requests
 from .timing import Timing
-from .versions import require_attributes, require_parameters
+from .versions import check_hidden, require_attributes, require_parameters
 
 
 @dataclass
@@ -43,6 +43,7 @@ class V1Tap:
         _check(runner)
         self._runner, self._approver, self._requests, self._timing = runner, approver, requests, timing
         self._step: _Step | None = None
+        self._hidden_checked = False
         self._draft_logits = DraftLogits(runner.drafter) if approver.needs_draft_logits else None
         runner.rejection_sampler = JudgedRejectionSampler(self, runner)
 
@@ -54,6 +55,10 @@ class V1Tap:
             self._draft_logits.turn()
         if state is None or state.spec_decode_metadata is None:
             return
+        if not self._hidden_checked:
+            rows = slice(0, 4)
+            check_hidden(state.sample_hidden_states[rows], state.logits[rows], self._runner.model.compute_logits)
+            self._hidden_checked = True
         # the grammar's mask is written into the logits, and the judge reads them as they were
         logits = state.logits if grammar_output is None else state.logits.clone()
         self._step = _Step(state.sample_hidden_states, logits)
@@ -182,7 +187,7 @@ class DraftLogits:
 
 def _check(runner: Any) -> None:
     """Refuse a runner that does not look as in the tested versions."""
-    names = ("rejection_sampler", "sampler", "execute_model_state", "input_batch", "requests", "drafter")
+    names = ("rejection_sampler", "sampler", "execute_model_state", "input_batch", "requests", "drafter", "model")
     require_attributes(runner, (*names, "speculative_config", "device"), "V1 model runner")
     if type(runner.rejection_sampler) is not RejectionSampler:
         raise RuntimeError(

@@ -38,6 +38,8 @@ class Settings:
     """Kinds of tokens that are never relaxed: "digits", "special"."""
     revision: str | None = None
     """Branch, tag or commit of a judge on the Hub."""
+    strict_pair: bool = False
+    """Refuse, instead of warning, a judge that was trained for another target or draft."""
     timing: bool = False
     """Measure the judge's share of the engine's steps (on a GPU this waits for the device twice per step)."""
 
@@ -51,7 +53,8 @@ class Settings:
                 "selfjudge mode 'judge-only' does not exist in vLLM, whose own test always accepts aligned tokens. "
                 "Use 'two-stage', or the Hugging Face loop."
             )
-        _expect(isinstance(self.timing, bool), "timing", self.timing, "true or false")
+        for name in ("strict_pair", "timing"):
+            _expect(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         _expect(self.mode in MODES, "mode", self.mode, f"one of {list(MODES)}")
         unknown = [kind for kind in self.never_relax if kind not in GUARDS]
         _expect(not unknown, "never_relax", unknown, f"names out of {list(GUARDS)}")

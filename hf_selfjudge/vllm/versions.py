@@ -103,6 +103,39 @@ def check_judge(config: Any, judge: Any, needs_draft_logits: bool) -> None:
         )
 
 
+def other_models(config: Any, judge: Any) -> list[str]:
+    """Which of the engine's models are not those that the judge was trained for, in words.
+
+    Args:
+        config: vLLM's `VllmConfig`.
+        judge: the judge's `JudgeConfig`.
+    """
+    draft = config.speculative_config.model if config.speculative_config.uses_draft_model() else None
+    used = {"target": config.model_config.model, "draft": draft}
+    return [
+        f"it was trained for the {role} {reference.id}, and this engine's is {name}"
+        for role, name in used.items()
+        if (reference := getattr(judge, role)) is not None and name is not None and not reference.names(name)
+    ]
+
+
+def check_hidden(hidden: Any, logits: Any, compute_logits: Any) -> None:
+    """Refuse to go on if the tapped states are not the lm_head's input: the judge was trained on that and no other.
+
+    Args:
+        hidden: states of some rows. (rows, hidden_size)
+        logits: what the engine computed for them. (rows, vocab)
+        compute_logits: the target's own lm_head.
+    """
+    again = compute_logits(hidden).float()
+    error = float((again - logits.float()).norm() / logits.float().norm())
+    if not error < 0.05:  # rounding differs between batch sizes; another layer's state differs by about 1
+        raise RuntimeError(
+            f"The hidden states that selfjudge reads do not give the engine's logits (relative error {error:.2g}), so "
+            f"they are not what the judge was trained on. This vLLM is not one that was tested ({SUPPORTED})."
+        )
+
+
 def _refuse(bad: bool, found: str, expected: str) -> None:
     if bad:
         raise ValueError(f"selfjudge does not work with {found}; it needs {expected}.")

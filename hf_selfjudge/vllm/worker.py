@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from ..config import JudgeConfig
 from ..rules import Rule
 from .approval import Approver, judge_of
 from .requests import Requests
 from .settings import Settings, parse_threshold
 from .timing import Timing
-from .versions import check_config, check_judge, check_version
+from .versions import check_config, check_judge, check_version, other_models
 
 logger = logging.getLogger("vllm.hf_selfjudge")  # under vLLM's logger, so that its handlers show it
 
@@ -48,8 +49,18 @@ class SelfJudge:
         if rule is not None:
             judge = judge_of(rule)
             check_judge(self._config, judge and judge.verifier.config, rule.needs_draft_logits)
+            if judge is not None:
+                self._check_pair(judge.verifier.config)
             parse_threshold(self.settings.threshold, rule)
         return rule
+
+    def _check_pair(self, judge: JudgeConfig) -> None:
+        """Warn of, or refuse, a judge for other models; names are all that can be compared."""
+        for difference in other_models(self._config, judge):
+            message = f"The judge {self.settings.judge} may not fit: {difference}."
+            if self.settings.strict_pair:
+                raise ValueError(f"{message} Take another judge, or leave strict_pair out.")
+            logger.warning("%s", message)
 
     def _tokenizer(self) -> Any:
         from transformers import AutoTokenizer
@@ -134,6 +145,7 @@ class SelfJudgeMixin:
         with self._selfjudge.timing.phase("step"):
             return super().execute_model(*args, **kwargs)  # type: ignore[misc]
 
+    @torch.inference_mode()
     def sample_tokens(self, grammar_output: Any) -> Any:
         """The step's sampling, with the judge."""
         if self._selfjudge is None:

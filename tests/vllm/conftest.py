@@ -6,7 +6,8 @@ import pytest
 import torch
 from wide_heads import widened
 
-from hf_selfjudge import playground
+from hf_selfjudge import SelfJudgeVerifier, playground
+from hf_selfjudge.config import JudgeConfig
 from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
 
@@ -99,6 +100,35 @@ def judged(draft_folder):
 
 
 @pytest.fixture(scope="session")
+def hidden_judge(embedded):
+    """A judge on the hidden state alone, with made-up weights under which about half of the tokens pass."""
+    width = embedded[0].config.hidden_size
+    weight = torch.randn(width, generator=torch.Generator().manual_seed(3)) / width**0.5
+    return SelfJudgeVerifier(JudgeConfig(hidden_size=width)).set_weights(weight, 0.0)
+
+
+@pytest.fixture(scope="session")
+def guarded(draft_folder, hidden_judge, tmp_path_factory):
+    """vLLM with the judge above, a rule that must accept as well, and digits that are never relaxed."""
+    from hf_selfjudge.vllm import judged_llm
+
+    folder = tmp_path_factory.mktemp("judge")
+    hidden_judge.save_pretrained(folder)
+    target = str(ASSETS / "target")
+    guards = {"require": "floor:0.001", "never_relax": ("digits",)}
+    return judged_llm(target, draft_folder, str(folder), GAMMA, **guards, **ENGINE)
+
+
+@pytest.fixture(scope="session")
+def ngram():
+    """vLLM that drafts from the prompt, with a training-free rule."""
+    from hf_selfjudge.vllm import judged_llm
+
+    speculation = {"method": "ngram", "num_speculative_tokens": GAMMA, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    return judged_llm(str(ASSETS / "target"), None, "topk:4", speculative_config=speculation, **ENGINE)
+
+
+@pytest.fixture(scope="session")
 def hf_loop(embedded):
     """What the Hugging Face loop generates after a prompt and the target's first token, with its statistics.
 
@@ -107,8 +137,8 @@ def hf_loop(embedded):
     target, draft, _, judge = embedded
     known = {}
 
-    def run(prompt, threshold, max_tokens=96):
-        key = (tuple(prompt), threshold, max_tokens)
+    def run(prompt, threshold, max_tokens=96, rule=None):
+        key = (tuple(prompt), threshold, max_tokens, id(rule))
         if key not in known:
             first = plain(target, prompt, 1)
             start = torch.tensor([prompt + first])
@@ -116,7 +146,7 @@ def hf_loop(embedded):
                 start,
                 attention_mask=torch.ones_like(start),
                 assistant_model=draft,
-                judge=judge.with_threshold(threshold),
+                judge=judge.with_threshold(threshold) if rule is None else rule,
                 num_assistant_tokens=GAMMA,
                 max_new_tokens=max_tokens - 1,
                 do_sample=False,

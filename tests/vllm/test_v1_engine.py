@@ -4,6 +4,8 @@ import pytest
 import torch
 from conftest import GAMMA, generate, plain, token_ids
 
+from hf_selfjudge.rules import JudgeRule, never_relax, parse_rule
+
 pytestmark = pytest.mark.vllm
 
 
@@ -138,3 +140,22 @@ def test_the_worker_without_an_entry_is_stock(idle, stock_tokens, prompts):
     assert token_ids(generate(idle, prompts[:2], thresholds=[0.0] * 2)) == stock_tokens[:2]
     with pytest.raises(RuntimeError, match="has no judge"):
         idle.collective_rpc("selfjudge_statistics")
+
+
+def test_guards_and_required_rules_are_those_of_the_hf_loop(guarded, hidden_judge, hf_loop, embedded, prompts):
+    rule = never_relax(JudgeRule(hidden_judge) & parse_rule("floor:0.001"), "digits", embedded[2])
+    expected = [hf_loop(prompt, None, rule=rule) for prompt in prompts]
+    assert token_ids(generate(guarded, prompts)) == [tokens for tokens, _ in expected]
+    assert sum(stats.judged_in for _, stats in expected) > 0
+
+
+def test_drafts_from_the_prompt(ngram, stock_tokens, prompts):
+    off = ["off"] * len(prompts)
+    assert token_ids(generate(ngram, prompts, thresholds=off)) == stock_tokens
+    before = ngram.selfjudge_statistics()
+    assert before["judged"] == before["judge_accepted"] == 0
+    generate(ngram, prompts)
+    after = ngram.selfjudge_statistics()
+    assert after["judge_accepted"] > 0
+    with pytest.raises(ValueError, match="has no threshold"):
+        generate(ngram, prompts[:1], thresholds=[0.4])

@@ -103,6 +103,7 @@ class Step:
             speculative_config=None,
             device=CPU,
             drafter=None,
+            model=SimpleNamespace(compute_logits=lambda hidden: self.logits[: hidden.shape[0]]),
             input_batch=SimpleNamespace(req_ids=["a", "b", "c"]),
             requests={
                 name: SimpleNamespace(sampling_params=SimpleNamespace(extra_args={"selfjudge": threshold}))

@@ -5,13 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from hf_selfjudge.config import JudgeConfig
+from hf_selfjudge.config import JudgeConfig, ModelReference
 from hf_selfjudge.vllm.versions import (
     SUPPORTED,
     check_config,
+    check_hidden,
     check_judge,
     check_version,
+    other_models,
     require_attributes,
     require_parameters,
 )
@@ -91,3 +94,25 @@ def test_judges_that_cannot_be_fed_are_refused():
         check_judge(config(**change), JudgeConfig(hidden_size=64), needs_draft_logits=False)
         with pytest.raises(ValueError, match="reads the draft's logits"):
             check_judge(config(**change), None, needs_draft_logits=True)
+
+
+def test_models_that_the_judge_was_not_trained_for_are_named():
+    engine = config()
+    engine.model_config.model, engine.speculative_config.model = "models/Target-8B", "org/draft-1b"
+    judge = JudgeConfig(hidden_size=64, target=ModelReference("org/target-8b"), draft=ModelReference("org/other"))
+    [difference] = other_models(engine, judge)
+    assert "draft org/other, and this engine's is org/draft-1b" in difference
+    engine.speculative_config.uses_draft_model = lambda: False
+    assert other_models(engine, judge) == []
+
+
+def test_states_that_are_not_the_lm_heads_input_are_noticed():
+    head, hidden = torch.randn(16, 8), torch.randn(3, 8)
+
+    def compute_logits(states):
+        return states @ head.T
+
+    check_hidden(hidden, compute_logits(hidden) * 1.001, compute_logits)
+    for wrong in (torch.randn(3, 8), hidden * 3, hidden * float("nan")):
+        with pytest.raises(RuntimeError, match="not what the judge was trained on"):
+            check_hidden(wrong, compute_logits(hidden), compute_logits)
