@@ -28,27 +28,31 @@ def few(prompts) -> list[list[int]]:
 
 
 @pytest.fixture(scope="session")
-def seen(few, draft_folder, embedded, tmp_path_factory) -> dict:
-    """What all engines generated."""
-    folder = tmp_path_factory.mktemp("v2")
-    given = {
-        "target": str(ASSETS / "target"),
-        "draft": draft_folder,
-        "judge": str(ASSETS / "judge"),
-        "prompts": few,
-        "vocabulary": embedded[0].config.vocab_size,
-    }
-    (folder / "in.json").write_text(json.dumps(given))
-    child = [
-        sys.executable,
-        str(Path(__file__).parent / "v2_child.py"),
-        str(folder / "in.json"),
-        str(folder / "out.json"),
-    ]
-    done = subprocess.run(child, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    print(done.stdout)
-    return json.loads((folder / "out.json").read_text())
+def run_child(few, draft_folder, embedded, tmp_path_factory):
+    """Runs engines in a process of their own; returns what they generated."""
+
+    def run(*runs: str) -> dict:
+        folder = tmp_path_factory.mktemp("v2")
+        given = {
+            "target": str(ASSETS / "target"),
+            "draft": draft_folder,
+            "judge": str(ASSETS / "judge"),
+            "prompts": few,
+            "vocabulary": embedded[0].config.vocab_size,
+        }
+        (folder / "in.json").write_text(json.dumps(given))
+        child = [sys.executable, Path(__file__).parent / "v2_child.py", folder / "in.json", folder / "out.json", *runs]
+        done = subprocess.run(child, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        return json.loads((folder / "out.json").read_text())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def seen(run_child) -> dict:
+    """What all engines with one rank generated."""
+    return run_child("stock", "judged", "probabilistic", "rule")
 
 
 @pytest.fixture(scope="session")
@@ -158,6 +162,21 @@ def test_a_rule_instead_of_a_judge(seen, embedded, few):
             do_sample=False,
         )
         assert out[0, len(prompt) :].tolist()[:MAX_TOKENS] == found
+
+
+def test_two_tensor_parallel_ranks_judge_alike(run_child, judged):
+    found = run_child("ranks")["ranks"]
+    assert tokens(found["mixed"]) == tokens(judged["mixed"])
+    first, second = found["statistics"]
+    assert first == second
+    assert first["judge_accepted"] > 0
+
+
+def test_requests_of_the_warm_up_are_not_counted(judged):
+    assert judged["warm-up"]["during"]["drafted"] > 0
+    after = judged["warm-up"]["after"]
+    assert after["drafted"] == after["judged"] == 0
+    assert after["requests"] == {}
 
 
 def test_counters(judged):

@@ -2,7 +2,7 @@
 
 The V2 runner needs Triton. Its kernels run here in Triton's interpreter, and vLLM believes in Triton on a CPU only if
 Triton has a backend of that name, so a stub is put there before vLLM is imported. Neither may happen in the process of
-the other tests. Usage: `python v2_child.py INPUT.json OUTPUT.json`; see `main`.
+the other tests. Usage: `python v2_child.py INPUT.json OUTPUT.json RUN...`; see `main`.
 """
 
 import json
@@ -21,6 +21,9 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two ranks, and maybe one core
+    "TORCHDYNAMO_DISABLE": "1",  # it would ask the stub to compile
 }
 GAMMA = 5
 MAX_TOKENS = 40
@@ -57,6 +60,7 @@ class Engine:
         if judge is not None:
             kwargs.update(worker_cls=WORKER, additional_config={"selfjudge": {"judge": judge}})
         self.prompts = given["prompts"]
+        kwargs.setdefault("distributed_executor_backend", "uni")
         self.llm = LLM(
             model=given["target"],
             speculative_config={
@@ -70,10 +74,13 @@ class Engine:
             max_model_len=256,
             max_num_seqs=8,
             max_num_batched_tokens=96,  # the prompts come in chunks, and beside requests that already decode
-            distributed_executor_backend="uni",
             **kwargs,
         )
-        self.runner = self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+    @property
+    def worker(self):
+        """The engine's only worker."""
+        return self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
     def run(self, thresholds: list | None = None, grammar: bool = False, **params) -> list[dict]:
         """Token ids, text and log-probabilities of every prompt."""
@@ -107,7 +114,7 @@ def run_stock(given: dict) -> dict:
     """Unmodified vLLM."""
     engine = Engine(given)
     return {
-        "runner": [f"{kind.__module__}.{kind.__name__}" for kind in type(engine.runner).__mro__],
+        "runner": [f"{kind.__module__}.{kind.__name__}" for kind in type(engine.worker.model_runner).__mro__],
         "greedy": engine.run(logprobs=0),
         "sampled": engine.run(**SAMPLED),
         "grammar": engine.run(grammar=True),
@@ -118,6 +125,7 @@ def run_judged(given: dict) -> dict:
     """With the embedded judge, whose features need the draft's logits; drafting is greedy."""
     engine = Engine(given, given["judge"])
     found = {
+        "warm-up": warm_up(engine.worker),
         "off": engine.run(["off", 1.0], logprobs=0),
         "sampled off": engine.run([1.0, "off"], **SAMPLED),
         "exact statistics": engine.statistics(),
@@ -150,6 +158,22 @@ def run_rule(given: dict) -> dict:
     return {RULE: Engine(given, RULE).run()}
 
 
+def run_ranks(given: dict) -> dict:
+    """Two tensor parallel ranks."""
+    engine = Engine(given, given["judge"], tensor_parallel_size=2, distributed_executor_backend="mp")
+    return {"mixed": engine.run(MIXED), "statistics": engine.llm.collective_rpc("selfjudge_statistics")}
+
+
+def warm_up(worker) -> dict:
+    """Statistics after the warm-up that vLLM does on a GPU, with made-up requests, and then at the end of start-up."""
+    from vllm.v1.worker.gpu.warmup import warmup_kernels
+
+    warmup_kernels(worker.model_runner, worker.execute_model, worker.sample_tokens)
+    during = worker.selfjudge_statistics()
+    worker.compile_or_warm_up_model()
+    return {"during": during, "after": worker.selfjudge_statistics(True)}
+
+
 @contextmanager
 def chunks_of(logits: int):
     """Verify at most so many logits at once, as vLLM does with large batches of large vocabularies."""
@@ -164,7 +188,7 @@ def refusals(engine: Engine) -> dict:
     """What the tap says to runners that are not as they should be."""
     from hf_selfjudge.vllm.runner_v2 import _check
 
-    runner, said = engine.runner, {}
+    runner, said = engine.worker.model_runner, {}
     stock = type(runner.rejection_sampler).__mro__[1]
     plain = {"rejection_sampler": stock(runner.sampler, runner.speculative_config, runner.device)}
     changes = {
@@ -188,17 +212,19 @@ def refusals(engine: Engine) -> dict:
     return said
 
 
-def main(source: str, out: str) -> None:
-    """Read what to run on (target, draft, judge, prompts, vocabulary), write what every engine generated."""
+def main(source: str, out: str, *runs: str) -> None:
+    """Read what to run on (target, draft, judge, prompts, vocabulary), write what the engine of each run generated."""
+    given, found, start = json.loads(Path(source).read_text()), {}, time.perf_counter()
+    for run in runs:
+        found[run] = globals()[f"run_{run}"](given)
+        print(run, f"{time.perf_counter() - start:.1f} s", flush=True)
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ in ("__main__", "__mp_main__"):  # the second is this file in the processes of ranks
     os.environ.update(ENVIRONMENT)
     believe_in_triton()
     cut_without_triton()
-    given, found, start = json.loads(Path(source).read_text()), {}, time.perf_counter()
-    for run in (run_stock, run_judged, run_probabilistic, run_rule):
-        found[run.__name__.removeprefix("run_")] = run(given)
-        print(run.__name__, f"{time.perf_counter() - start:.1f} s", flush=True)
-    Path(out).write_text(json.dumps(found))
-
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
