@@ -55,11 +55,11 @@ def judged_llm(
         **llm_kwargs,
     )
     if not llm_kwargs.get("disable_log_stats", True):
-        _show_metrics(llm, str(target))
+        show_metrics(llm, str(target))
     return llm
 
 
-def _show_metrics(llm: Any, target: str) -> None:
+def show_metrics(llm: Any, target: str) -> None:
     """The judge's counters in `llm.get_metrics()`, as long as the engine lives."""
     alive = weakref.ref(llm)
 

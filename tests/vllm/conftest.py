@@ -121,7 +121,10 @@ def guarded(draft_folder, hidden_judge, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ngram():
-    """vLLM that drafts from the prompt, with a training-free rule."""
+    """vLLM that drafts from the prompt, with a training-free rule.
+
+    No engine can start behind it: vLLM's search for kernels trips over a module that n-gram drafting imports.
+    """
     from hf_selfjudge.vllm import judged_llm
 
     speculation = {"method": "ngram", "num_speculative_tokens": GAMMA, "prompt_lookup_max": 3, "prompt_lookup_min": 1}

@@ -3,6 +3,8 @@
 import pytest
 from conftest import GAMMA, generate, token_ids
 
+from hf_selfjudge.vllm.offline import show_metrics
+
 pytestmark = pytest.mark.vllm
 
 
@@ -100,6 +102,7 @@ def test_counters_of_requests(judged, prompts):
 
 
 def test_counters_are_among_vllms_metrics(judged, prompts):
+    show_metrics(judged, "T")  # done when an engine starts, but the last one of a process wins
     generate(judged, prompts[:2])
     found = {metric.name: metric.value for metric in judged.get_metrics() if "selfjudge" in metric.name}
     expected = counters(judged)

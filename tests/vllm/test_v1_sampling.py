@@ -21,11 +21,8 @@ VOCAB, CPU = 40, torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _correct_repetition(monkeypatch):
-    from vllm.platforms import current_platform
+def _correct_repetition(monkeypatch, stock):  # an engine, because it puts the CPU's kernels in place
     from vllm.v1.sample import rejection_sampler
-
-    current_platform.register_triton_kernel_overrides()
 
     def repeat(x, cu_num_tokens, num_tokens, replace_from=0, replace_to=0):
         counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
