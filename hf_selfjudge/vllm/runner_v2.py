@@ -10,7 +10,7 @@ Replaced are objects of this runner, never vLLM's classes: its rejection sampler
 through a view), its structured outputs worker (a view that keeps the logits as they were before a mask); added is a
 logits processor of the official V2 interface, which changes no logits and remembers `extra_args`.
 
-What depends on vLLM's version, all checked by `V2Tap` or at each step:
+What depends on vLLM's version (run with 0.31 and 0.32), all checked by `V2Tap` or at each step:
 
 - `execute_model_state.hidden_states` (after the final norm) and `.input_batch`; of the batch `logits_indices` in the
   order of the logits, `cu_num_logits` with its host copy, `req_ids`;
@@ -24,13 +24,11 @@ What depends on vLLM's version, all checked by `V2Tap` or at each step:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
@@ -38,6 +36,7 @@ from .approval import Approval, Approver, DraftRows
 from .requests import Requests
 from .timing import Timing
 from .versions import require_attributes, require_parameters
+from .views_v2 import SCORES_ARGUMENTS, DraftLogits, ExtraArgs, GrammarView, SamplerView
 
 
 @dataclass
@@ -137,7 +136,8 @@ class V2Tap:
         if step is None:
             raise RuntimeError("vLLM asked for scores outside a verification step, which no tested version does.")
         chunk = _next_chunk(step, scores.shape[0], requests)
-        if not self._requests.relaxes:
+        blind = self._approver.needs_draft_logits and step.draft_logits is None  # placeholders before the first draft
+        if blind or not self._requests.relaxes:
             nobody, nothing = torch.zeros_like(chunk.predicting, dtype=torch.bool), torch.zeros_like(chunk.lengths)
             step.approvals.append(Approval(nobody, nothing, chunk.lengths, chunk.starts))
             return scores
@@ -186,91 +186,6 @@ class JudgedRejectionSampler(RejectionSampler):
         return output
 
 
-class SamplerView:
-    """vLLM's sampler as its rejection sampler sees it: scores pass through the judge."""
-
-    def __init__(self, sampler: Sampler, edited: Callable[..., Tensor]) -> None:
-        self._sampler, self._edited = sampler, edited
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sampler, name)
-
-    def apply_sampling_params(self, *args: Any) -> Tensor:
-        """Stock scores, then the judge's edit; the arguments are `_SCORES`."""
-        scores = self._sampler.apply_sampling_params(*args)
-        named = dict(zip(_SCORES, args, strict=False))
-        requests = len(named["idx_mapping_np"])
-        return self._edited(
-            scores, named["input_ids"], named["expanded_idx_mapping"], named["expanded_local_pos"], requests
-        )
-
-
-class GrammarView:
-    """vLLM's structured outputs worker, which writes masks into the logits: keeps them as they were."""
-
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
-        self.raw: Tensor | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    def apply_grammar_bitmask(self, logits: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Mask as vLLM does, after taking a copy."""
-        self.raw = logits.clone()
-        self._worker.apply_grammar_bitmask(logits, *args, **kwargs)
-
-
-class ExtraArgs(LogitsProcessor):
-    """Remembers the `extra_args` of the request in each slot; changes no logits."""
-
-    def __init__(self, slots: int) -> None:
-        self.by_slot: list[dict[str, Any] | None] = [None] * slots
-
-    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take note of a request; its logits need no processing because of this."""
-        self.by_slot[req_idx] = sampling_params.extra_args
-        return False
-
-    def apply(self, logits: Tensor, ctx: LogitsContext) -> Tensor:
-        """The logits as they are."""
-        return logits
-
-
-class DraftLogits:
-    """The draft model's raw logits where vLLM drops them (greedy drafting), by request slot and draft step."""
-
-    def __init__(self, speculator: Any, slots: int) -> None:
-        names = ("model", "idx_mapping", "current_draft_step", "num_speculative_steps")
-        require_attributes(speculator, names, "speculator")
-        require_attributes(speculator.model, ("compute_logits",), "draft model")
-        self.cache: Tensor | None = None  # (slots + 1, draft steps, vocab)
-        compute = speculator.model.compute_logits
-
-        def listening(*args: Any, **kwargs: Any) -> Tensor:
-            logits = compute(*args, **kwargs)
-            if self.cache is None:  # in vLLM's memory profiling
-                # one more slot: dummy and padding rows say -1
-                shape = (slots + 1, speculator.num_speculative_steps, logits.shape[1])
-                self.cache = logits.new_zeros(shape)
-            self.cache[speculator.idx_mapping[: logits.shape[0]].long(), speculator.current_draft_step] = logits
-            return logits
-
-        speculator.model.compute_logits = listening
-
-
-_SCORES = (
-    "logits",
-    "expanded_idx_mapping",
-    "idx_mapping",
-    "idx_mapping_np",
-    "pos",
-    "input_ids",
-    "expanded_local_pos",
-    "seq_lens_upper_bound_np",
-)
-
-
 def _next_chunk(step: _Step, rows: int, requests: int) -> _Chunk:
     """Move a step on by some requests."""
     taken = slice(step.rows, step.rows + rows), slice(step.requests, step.requests + requests)
@@ -305,5 +220,5 @@ def _check(runner: Any) -> None:
     verify = ("self", "logits", "input_batch", "draft_logits", "invalid_drafts")
     found = tuple(inspect.signature(RejectionSampler.__call__).parameters)
     require_parameters(RejectionSampler.__call__, verify[: max(4, len(found))], "RejectionSampler.__call__")
-    scores = ("self", *_SCORES, "skip_top_k_top_p")
+    scores = ("self", *SCORES_ARGUMENTS, "skip_top_k_top_p")
     require_parameters(Sampler.apply_sampling_params, scores, "Sampler.apply_sampling_params")

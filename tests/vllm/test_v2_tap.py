@@ -5,6 +5,7 @@ Only the few names that `runner_v2` imports are stood in for, by classes that ve
 
 import sys
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 
@@ -92,11 +93,12 @@ def runner_v2(monkeypatch):
             monkeypatch.setitem(sys.modules, ".".join(parts[:end]), ModuleType(".".join(parts[:end])))
     for name, content in names.items():
         vars(sys.modules[name]).update(content)
-    monkeypatch.delitem(sys.modules, "hf_selfjudge.vllm.runner_v2", raising=False)
-    import hf_selfjudge.vllm.runner_v2 as module
-
-    yield module
-    sys.modules.pop("hf_selfjudge.vllm.runner_v2", None)
+    ours = ("hf_selfjudge.vllm.runner_v2", "hf_selfjudge.vllm.views_v2")
+    for name in ours:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield import_module(ours[0])
+    for name in ours:
+        sys.modules.pop(name, None)
 
 
 def make_step(device, counts=COUNTS, hidden=64, vocabulary=512, steps=5):
@@ -228,6 +230,52 @@ def test_logits_are_read_as_they_were_before_a_grammar_mask(runner_v2):
     assert (logits[:, 7] == float("-inf")).all()
     runner.rejection_sampler(logits, batch, drafts)
     assert torch.equal(torch.cat(seen), plain[2])
+
+
+def dropped(step):
+    """The step with a speculator that drops its logits after drafting, and a function that drafts."""
+    runner, _, _, drafts = step
+    requests, steps = drafts.shape[:2]
+    made = []
+    speculator = SimpleNamespace(
+        draft_logits=None,
+        model=SimpleNamespace(compute_logits=lambda hidden: made.pop(0)),
+        idx_mapping=torch.full((requests + 2,), -1, device=drafts.device),
+        current_draft_step=torch.tensor(0, device=drafts.device),
+        num_speculative_steps=steps,
+    )
+    runner.speculator = speculator
+
+    def draft():
+        order = torch.arange(requests, device=drafts.device).flip(0)
+        speculator.idx_mapping[:requests].copy_(order)
+        for place in range(steps):
+            filling = drafts.new_zeros(2, drafts.shape[2])  # rows that pad a batch
+            made.append(torch.cat([drafts[order, place], filling]))
+            speculator.current_draft_step.fill_(place)
+            speculator.model.compute_logits(None)
+
+    return draft
+
+
+def test_draft_logits_that_vllm_drops_are_kept(runner_v2):
+    step = make_step("cpu")
+    draft = dropped(step)
+    kept = runner_v2.DraftLogits(step[0].speculator, step[0].max_num_reqs)
+    draft()
+    assert torch.equal(kept.cache[:-1], step[3])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_keeping_draft_logits_on_a_gpu_does_not_wait(runner_v2):
+    step = make_step("cuda")
+    draft = dropped(step)
+    kept = runner_v2.DraftLogits(step[0].speculator, step[0].max_num_reqs)
+    draft()
+    with no_waiting():
+        draft()
+    assert torch.equal(kept.cache[:-1], step[3])
 
 
 def test_another_batch_than_the_forwards_is_refused(runner_v2):
