@@ -34,8 +34,9 @@ COUNTERS = ("drafted", "judged", "judge_accepted", "aligned")
 aligned: stand and the exact rule takes them. judge_accepted: stand only because of the judge. For sampled requests the
 engine's random numbers are not known: an approved token counts as aligned if it is the target's most likely one."""
 
-MAX_ELEMENTS = 1 << 27
-"""Requests are judged in groups whose padded logits have at most about this many numbers (0.5 GB in float32)."""
+MAX_ELEMENTS = 1 << 25
+"""Requests are judged in groups whose padded logits have at most about this many numbers (128 MB in float32), because
+vLLM gives nearly all of a GPU's memory to its caches."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Requests:
         self._free = list(range(approver.by_slot.shape[0]))[::-1]
         self._batch: list[str] = []
         self._active: set[str] = set()
+        self._ended: set[str] = set()  # keep their counters; a new request may come with such an id
         self.refused = 0
         """Requests whose threshold was not understood and which therefore are decoded exactly."""
         self.retune(threshold)
@@ -60,7 +61,13 @@ class Requests:
         self._asked.clear()
         self._slot_of.clear()
         self._free = list(range(self.approver.by_slot.shape[0]))[::-1]
-        self._batch, self._active, self.refused = [], set(), 0
+        self._batch, self._active, self._ended, self.refused = [], set(), set(), 0
+
+    def finish(self, ended: Collection[str]) -> None:
+        """Take note of requests that have ended, before the next `update`."""
+        if ended:
+            self._ended.update(request for request in ended if request in self._slot_of)
+            self._batch = []
 
     def update(self, batch: Sequence[str], extra_args: ExtraArgs) -> None:
         """Take note of the requests of this step, in the batch's order."""
@@ -68,7 +75,7 @@ class Requests:
             return
         self._batch, self._active = list(batch), set(batch)
         for request in batch:
-            if request not in self._slot_of:
+            if request not in self._slot_of or request in self._ended:
                 self._admit(request, extra_args(request))
         thetas = [self._theta(request) for request in batch]
         self.relaxes = any(theta < OFF for theta in thetas)
@@ -97,16 +104,23 @@ class Requests:
 
     def _admit(self, request: str, extra_args: Mapping[str, Any] | None) -> None:
         """Give a new request a slot, if need be that of the oldest request that is not running."""
+        if request in self._ended:
+            self._drop(request)
         if not self._free:
             oldest = next((known for known in self._asked if known not in self._active), None)
             if oldest is None:  # more running requests than slots
                 raise RuntimeError(f"selfjudge has counters for {len(self._slot_of)} running requests, not for more.")
-            self._free.append(self._slot_of.pop(oldest))
-            del self._asked[oldest]
+            self._drop(oldest)
         slot = self._free.pop()
         self.approver.by_slot[slot].zero_()
         self._slot_of[request] = slot
         self._asked[request] = self._parse(request, request_value(extra_args))
+
+    def _drop(self, request: str) -> None:
+        """Forget a request and free its slot."""
+        self._free.append(self._slot_of.pop(request))
+        del self._asked[request]
+        self._ended.discard(request)
 
     def _parse(self, request: str, value: Any) -> float | None:
         """A request's own theta, None without one. A bad value must not end the engine: that request is exact."""

@@ -138,12 +138,13 @@ class SelfJudgeMixin:
             self._selfjudge.timing.forget()
         return found
 
-    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         """The step's forward; timed if asked for."""
         if self._selfjudge is None:
-            return super().execute_model(*args, **kwargs)  # type: ignore[misc]
+            return super().execute_model(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        self._selfjudge.requests.finish(scheduler_output.finished_req_ids)
         with self._selfjudge.timing.phase("step"):
-            return super().execute_model(*args, **kwargs)  # type: ignore[misc]
+            return super().execute_model(scheduler_output, *args, **kwargs)  # type: ignore[misc]
 
     @torch.inference_mode()
     def sample_tokens(self, grammar_output: Any) -> Any:
