@@ -160,7 +160,7 @@ class Approver:
         draft_index = (start + torch.minimum(places, (length - 1).clamp(min=0))).clamp(max=tokens.shape[0] - 1)
         index = draft_index[:, :-1]
         drafted = tokens[index]
-        ends = torch.isin(drafted, self._end_tokens)
+        ends = (drafted.unsqueeze(-1) == self._end_tokens).any(-1)
         known = torch.where(ends, places[:, 1:], width).amin(dim=-1)  # up to the first end of a response
         scores = rows.scores if rows.final_scores is None else rows.final_scores
         empty = rows.logits.new_empty((*target_index.shape, 0))  # nothing can be read from it by mistake

@@ -209,3 +209,30 @@ def test_the_edit_wins_a_p_over_q_test_and_leaves_other_rows_their_distribution(
     at_draft = p.gather(1, rows.draft_tokens.long()[:, None])[:, 0]
     assert torch.equal(at_draft[taken], torch.ones(int(taken.sum())))
     assert torch.equal(p[~taken], raw.softmax(-1)[~taken])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_step_on_a_gpu_does_not_wait():
+    """As on the CPU, and without one synchronisation; more protected tokens than torch.isin compares directly."""
+    features = ALL_TARGET_FEATURES + AHEAD_FEATURES + ("log_q", "kl_pq", "kl_qp")
+    rule = NeverRelax(JudgeRule(judge(features)) & ProbabilityFloor(0.01), torch.arange(0, 2000, 7))
+    rows = flat_rows([4, 0, 6, 1, 3], [0.2, 0.2, OFF, 0.0, 0.4], with_draft_logits=True)
+    rows = DraftRows(**{**vars(rows), "lengths": torch.tensor(rows.counts)})
+    device = torch.device("cuda")
+    moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(rows).items()}
+    accepted, slots = torch.tensor([2, 0, 1, 1, 3]), torch.arange(5)
+    totals = []
+    for step, where in ((rows, CPU), (DraftRows(**moved), device)):
+        approver = Approver(rule, where, end_tokens=[3])
+        kept, at = accepted.to(where), slots.to(where)
+        if where == device:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            approver.count(approver.approve(step), kept, at)
+        finally:
+            if where == device:
+                torch.cuda.set_sync_debug_mode("default")
+        totals.append(approver.totals.tolist())
+    assert totals[0] == totals[1]
