@@ -44,7 +44,7 @@ class Client:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    def send(self, body, path="/v1/chat/completions", method="POST", kind="http"):
+    def send(self, body, path="/v1/chat/completions", method="POST", kind="application/json"):
         parts = [body[:7], body[7:]]
         waiting = [{"type": "http.request", "body": part, "more_body": index == 0} for index, part in enumerate(parts)][
             ::-1
@@ -57,7 +57,8 @@ class Client:
         async def send(message):
             sent.append(message)
 
-        scope = {"type": kind, "path": path, "method": method, "app": self.app}
+        headers = [(b"Content-Type", kind.encode())]
+        scope = {"type": "http", "path": path, "method": method, "app": self.app, "headers": headers}
         asyncio.run(self.middleware(scope, receive, send))
         return sent[0]["status"], sent[1]["body"]
 
@@ -95,6 +96,19 @@ def test_everything_else_goes_on_with_its_body(body):
 
 def test_what_is_not_json_goes_on():
     assert Client({"judge": "J"}).send(b"selfjudge {")[0] == 200
+    body = json.dumps({"vllm_xargs": {"selfjudge": "F1"}}).encode()
+    assert Client({"judge": "J"}).send(body, kind="multipart/form-data") == (200, body)
+
+
+def test_an_engine_that_does_not_answer_is_left_to_the_server(caplog):
+    client = Client({"judge": "J"})
+
+    async def broken(method):
+        raise ConnectionError("gone")
+
+    client.engine.collective_rpc = broken
+    assert client.send(json.dumps({"vllm_xargs": {"selfjudge": "f1"}}).encode())[0] == 200
+    assert "could not be read" in caplog.text
 
 
 def test_names_are_asked_for_once():
