@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.v1.worker.gpu.input_batch import InputBatch
+from vllm.v1.worker.gpu.model_runner import ExecuteModelState
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
@@ -37,6 +39,9 @@ from .requests import Requests
 from .timing import Timing
 from .versions import require_attributes, require_parameters
 from .views_v2 import SCORES_ARGUMENTS, DraftLogits, ExtraArgs, GrammarView, SamplerView
+
+_STATE = ("hidden_states", "input_batch")
+_BATCH = ("req_ids", "logits_indices", "cu_num_logits", "cu_num_logits_np")
 
 
 @dataclass
@@ -212,6 +217,10 @@ def _check(runner: Any) -> None:
             raise RuntimeError(f"This runner has a {type(what).__name__}, expected vLLM's own {expected.__name__}.")
     if not isinstance(getattr(runner.sampler, "logits_processors", None), list):
         raise RuntimeError("vLLM's V2 sampler has no list of logits processors; this is not a tested version.")
+    for kind, fields in ((ExecuteModelState, _STATE), (InputBatch, _BATCH)):
+        missing = [name for name in fields if name not in kind.__annotations__]
+        if missing:
+            raise RuntimeError(f"vLLM's {kind.__name__} has no {', '.join(missing)}; this is not a tested version.")
     if runner.batch_sharder is not None:
         raise ValueError("selfjudge does not work with enable_batch_sharded_sampling; switch it off.")
     ranks = getattr(runner.parallel_config, "prefill_context_parallel_size", 1)

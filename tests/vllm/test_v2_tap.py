@@ -48,6 +48,22 @@ class Sampler:
         return logits
 
 
+class InputBatch:
+    """The fields that are read."""
+
+    req_ids: list
+    logits_indices: torch.Tensor
+    cu_num_logits: torch.Tensor
+    cu_num_logits_np: object
+
+
+class ExecuteModelState:
+    """The fields that are read."""
+
+    hidden_states: torch.Tensor
+    input_batch: InputBatch
+
+
 class RejectionSampler:
     """Greedy acceptance, in chunks of two requests."""
 
@@ -85,6 +101,8 @@ def runner_v2(monkeypatch):
     names = {
         f"{gpu}.sample.logits_processor": {"LogitsContext": object, "LogitsProcessor": object},
         f"{gpu}.sample.sampler": {"Sampler": Sampler},
+        f"{gpu}.input_batch": {"InputBatch": InputBatch},
+        f"{gpu}.model_runner": {"ExecuteModelState": ExecuteModelState},
         f"{gpu}.spec_decode.rejection_sampler": {"RejectionSampler": RejectionSampler},
     }
     for name in names:
@@ -276,6 +294,16 @@ def test_keeping_draft_logits_on_a_gpu_does_not_wait(runner_v2):
     with no_waiting():
         draft()
     assert torch.equal(kept.cache[:-1], step[3])
+
+
+def test_a_batch_without_what_is_read_is_refused(runner_v2, monkeypatch):
+    runner = make_step("cpu")[0]
+    rule = make_rule(0.5, 64)
+    approver = Approver(rule, runner.device, 16)
+    monkeypatch.delitem(InputBatch.__annotations__, "cu_num_logits_np")
+    with pytest.raises(RuntimeError, match="InputBatch has no cu_num_logits_np"):
+        runner_v2.V2Tap(runner, approver, Requests(approver, rule, 0.5), Timing(False, runner.device))
+    assert type(runner.rejection_sampler) is RejectionSampler  # nothing was replaced
 
 
 def test_another_batch_than_the_forwards_is_refused(runner_v2):
