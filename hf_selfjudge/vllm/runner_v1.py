@@ -44,6 +44,8 @@ class V1Tap:
         self._runner, self._approver, self._requests, self._timing = runner, approver, requests, timing
         self._step: _Step | None = None
         self._hidden_checked = False
+        self._drafts = True  # whether this step will draft
+        self._void: set[str] = set()  # requests whose next drafts are a filling
         self._draft_logits = DraftLogits(runner.drafter) if approver.needs_draft_logits else None
         runner.rejection_sampler = JudgedRejectionSampler(self, runner)
 
@@ -53,6 +55,9 @@ class V1Tap:
         self._step = None
         if self._draft_logits is not None:
             self._draft_logits.turn()
+        if state is not None:
+            # vLLM asks itself the same: without room for all drafts of the batch it fills in token 0, which is no draft
+            self._drafts = self._runner._input_fits_in_drafter(state.spec_decode_common_attn_metadata)
         if state is None or state.spec_decode_metadata is None:
             return
         if not self._hidden_checked:
@@ -66,8 +71,13 @@ class V1Tap:
     def after_sampling(self) -> None:
         """Forget the step, and note for which requests the drafts of the next one were made."""
         self._step = None
+        batch = list(self._runner.input_batch.req_ids)
+        if self._drafts:
+            self._void.difference_update(batch)
+        else:
+            self._void = {*batch, *(request for request in self._void if request in self._runner.requests)}
         if self._draft_logits is not None:
-            self._draft_logits.made_for(list(self._runner.input_batch.req_ids))
+            self._draft_logits.made_for(batch)
 
     def approve(self, scores: Tensor, sampling_metadata: Any, metadata: Any) -> None:
         """Edit the processed scores of approved drafts in place. (drafts, vocab)"""
@@ -88,13 +98,17 @@ class V1Tap:
     def _rows(self, step: _Step, scores: Tensor, sampling_metadata: Any, metadata: Any) -> DraftRows:
         """The step's drafts in the approver's form."""
         ends = metadata.cu_num_draft_tokens
+        batch, counts = self._runner.input_batch.req_ids, metadata.num_draft_tokens
         draft_logits, protected = None, None
         if self._draft_logits is not None:
-            batch = self._runner.input_batch.req_ids
-            draft_logits, protected = self._draft_logits.rows(batch, metadata.num_draft_tokens, scores)
+            draft_logits, protected = self._draft_logits.rows(batch, counts, scores)
+        if self._void:
+            void = [request in self._void for request, count in zip(batch, counts, strict=True) for _ in range(count)]
+            fillings = torch.tensor(void, dtype=torch.bool).to(scores.device, non_blocking=True)
+            protected = fillings if protected is None else protected | fillings
         return DraftRows(
             draft_tokens=metadata.draft_token_ids,
-            counts=metadata.num_draft_tokens,
+            counts=counts,
             hidden=step.hidden,
             logits=step.logits,
             scores=scores,
@@ -188,7 +202,8 @@ class DraftLogits:
 def _check(runner: Any) -> None:
     """Refuse a runner that does not look as in the tested versions."""
     names = ("rejection_sampler", "sampler", "execute_model_state", "input_batch", "requests", "drafter", "model")
-    require_attributes(runner, (*names, "speculative_config", "device"), "V1 model runner")
+    others = ("speculative_config", "device", "_input_fits_in_drafter")
+    require_attributes(runner, names + others, "V1 model runner")
     if type(runner.rejection_sampler) is not RejectionSampler:
         raise RuntimeError(
             f"This runner's rejection sampler is {type(runner.rejection_sampler).__name__}, expected vLLM's own."

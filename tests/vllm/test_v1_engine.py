@@ -159,3 +159,9 @@ def test_drafts_from_the_prompt(ngram, stock_tokens, prompts):
     assert after["judge_accepted"] > 0
     with pytest.raises(ValueError, match="has no threshold"):
         generate(ngram, prompts[:1], thresholds=[0.4])
+
+
+def test_to_the_end_of_the_context(judged, prompts):
+    [found] = token_ids(generate(judged, prompts[:1], 512 - len(prompts[0]), [0.0], ignore_eos=True))
+    assert len(prompts[0]) + len(found) == 512
+    assert 0 not in found  # what vLLM fills in where the drafter has no room

@@ -85,8 +85,8 @@ class Step:
             logitsprocs=LogitsProcessors(),
         )
 
-    def run(self, rule=None, seed=0, thresholds=(None, None, None)):
-        """Sampled tokens, -1 behind them, and the counters."""
+    def run(self, rule=None, seed=0, thresholds=(None, None, None), room=(True,)):
+        """Sampled tokens, -1 behind them, and the counters; `room` of the drafter in the steps before this one."""
         from vllm.v1.sample.rejection_sampler import RejectionSampler
         from vllm.v1.sample.sampler import Sampler
 
@@ -107,12 +107,20 @@ class Step:
                 for name, threshold in zip("abc", thresholds, strict=True)
             },
             execute_model_state=SimpleNamespace(
-                logits=self.logits.clone(), sample_hidden_states=self.hidden, spec_decode_metadata=metadata
+                logits=self.logits.clone(),
+                sample_hidden_states=self.hidden,
+                spec_decode_metadata=metadata,
+                spec_decode_common_attn_metadata=None,
             ),
+            _input_fits_in_drafter=None,
         )
         approver = Approver(rule, CPU)
         if rule is not None:
             tap = V1Tap(runner, approver, Requests(approver, rule, None), Timing(False, CPU))
+            for fits in room:
+                runner._input_fits_in_drafter = lambda metadata, fits=fits: fits
+                tap.before_sampling(None)
+                tap.after_sampling()
             tap.before_sampling(None)
         torch.manual_seed(seed)
         output = runner.rejection_sampler(metadata, None, self.logits.clone(), self.sampling_metadata(seed))
@@ -138,6 +146,14 @@ def test_a_rule_that_accepts_all_keeps_every_draft_and_stocks_bonus_token(seed):
     for row, (count, kept) in enumerate(zip(step.counts, tokens, strict=True)):
         assert kept[count + 1 :] == [-1] * (4 - count)
         assert kept[count] >= 0, row
+
+
+def test_what_vllm_fills_in_without_room_to_draft_is_never_relaxed():
+    step = Step()
+    stock = step.run()[0]
+    assert step.run(TopK(VOCAB), room=(False,))[0] == stock
+    assert step.run(TopK(VOCAB), room=(True, False))[0] == stock
+    assert step.run(TopK(VOCAB), room=(False, True))[0] != stock
 
 
 @pytest.mark.parametrize("seed", range(20))
