@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from v2_child import ENVIRONMENT, GAMMA, MAX_TOKENS, MIXED, REGEX, RULE
+from v2_child import CONTEXT, ENVIRONMENT, GAMMA, MAX_TOKENS, MIXED, REGEX, RULE
 
 from hf_selfjudge.playground import ASSETS
 
@@ -103,6 +103,16 @@ def test_accept_all_follows_the_draft_inside_each_block(judged, embedded, few, h
             for index in range(1, len(found)):
                 if index % (GAMMA + 1) != 0:  # the first token and each bonus token are the target's
                     assert found[index] == most_likely(draft, prompt + found[:index])
+
+
+def test_drafts_are_drafts_to_the_end_of_the_context(judged, embedded, few):
+    [found], prompt = tokens(judged["to the end"]), few[0]
+    assert len(prompt) + len(found) == CONTEXT
+    whole = [index for index in range(1, len(found) - GAMMA) if index % (GAMMA + 1) != 0]
+    assert all(found[index] == most_likely(embedded[1], prompt + found[:index]) for index in whole)
+    for index in range(len(found) - GAMMA, len(found)):  # the last block is cut
+        choices = {most_likely(model, prompt + found[:index]) for model in embedded[:2]}
+        assert found[index] in choices
 
 
 def test_sampled_bonus_tokens_stay_random(judged):

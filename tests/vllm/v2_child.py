@@ -28,6 +28,7 @@ ENVIRONMENT = {
 }
 GAMMA = 5
 MAX_TOKENS = 40
+CONTEXT = 128
 WORKER = "hf_selfjudge.vllm.SelfJudgeWorker"
 SAMPLED = {"temperature": 0.9, "top_p": 0.95, "presence_penalty": 0.5}
 MIXED = ["off", "f1", 0.0]
@@ -79,7 +80,7 @@ class Engine:
             },
             dtype="float32",
             enforce_eager=True,
-            max_model_len=256,
+            max_model_len=CONTEXT,
             max_num_seqs=8,
             max_num_batched_tokens=96,  # the prompts come in chunks, and beside requests that already decode
             **kwargs,
@@ -90,20 +91,22 @@ class Engine:
         """The engine's only worker."""
         return self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
-    def run(self, thresholds: list | None = None, grammar: bool = False, **params) -> list[dict]:
+    def run(
+        self, thresholds: list | None = None, grammar: bool = False, prompts: list | None = None, **params
+    ) -> list[dict]:
         """Token ids, text and log-probabilities of every prompt."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
         wanted = []
-        for index, _ in enumerate(self.prompts):
+        prompts = self.prompts if prompts is None else prompts
+        for index, _ in enumerate(prompts):
             own = None if thresholds is None else {"selfjudge": thresholds[index % len(thresholds)]}
             settings = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "seed": 5 + index, "extra_args": own, **params}
             if grammar:
                 settings["structured_outputs"] = StructuredOutputsParams(regex=REGEX)
             wanted.append(SamplingParams(**settings))
-        prompts = [{"prompt_token_ids": prompt} for prompt in self.prompts]
-        outputs = self.llm.generate(prompts, wanted, use_tqdm=False)
+        outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], wanted, use_tqdm=False)
         return [_plain_values(output.outputs[0]) for output in outputs]
 
     def statistics(self) -> dict:
@@ -145,6 +148,7 @@ def run_judged(given: dict) -> dict:
         "only the best": engine.run([0.0], temperature=0.9, top_k=1),
         "grammar off": engine.run(["off"], grammar=True),
         "grammar all": engine.run([0.0], grammar=True),
+        "to the end": engine.run([0.0], prompts=given["prompts"][:1], max_tokens=CONTEXT, ignore_eos=True),
         "nonsense": engine.run(["nonsense"], max_tokens=12),
         "nonsense statistics": engine.statistics(),
     }
