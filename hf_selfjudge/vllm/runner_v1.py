@@ -158,27 +158,29 @@ class DraftLogits:
     """
 
     def __init__(self, drafter: Any) -> None:
-        require_attributes(drafter, ("model", "num_speculative_tokens"), "drafter")
+        require_attributes(drafter, ("model",), "drafter")
         require_attributes(drafter.model, ("compute_logits",), "draft model")
         self._steps: list[Tensor] = []  # of the drafts being made, one per position: (requests, vocab)
         self._ready: list[Tensor] = []  # of the drafts being verified
         self._row_of: dict[str, int] = {}
+        self._listens = False  # not to warm-ups and idle steps
         compute = drafter.model.compute_logits
 
         def listening(*args: Any, **kwargs: Any) -> Any:
             logits = compute(*args, **kwargs)
-            self._steps.append(logits.clone())  # sampled drafting divides them by the temperature in place
+            if self._listens:
+                self._steps.append(logits.clone())  # sampled drafting divides them by the temperature in place
             return logits
 
         drafter.model.compute_logits = listening
 
     def turn(self) -> None:
         """The drafts made in the last step are now verified, and new ones will be made."""
-        self._ready, self._steps = self._steps, []
+        self._ready, self._steps, self._listens = self._steps, [], True
 
     def made_for(self, batch: list[str]) -> None:
         """The drafts just made are of these requests."""
-        self._row_of = {request: row for row, request in enumerate(batch)}
+        self._row_of, self._listens = {request: row for row, request in enumerate(batch)}, False
 
     def rows(self, batch: list[str], counts: list[int], scores: Tensor) -> tuple[Tensor, Tensor]:
         """The logits behind each draft, flat, and which drafts have none and so must not be relaxed.
