@@ -13,7 +13,7 @@ import torch
 
 from ..config import JudgeConfig
 from ..rules import Rule
-from .approval import Approver, judge_of
+from .approval import OFF, Approver, judge_of
 from .requests import Requests
 from .settings import Settings, parse_threshold
 from .timing import Timing
@@ -100,11 +100,16 @@ class SelfJudge:
             return "selfjudge: mode alignment-only, decoding is exact."
         extras = [f"and {self.settings.require}"] if self.settings.require else []
         extras += [f"never relaxing {kind}" for kind in self.settings.never_relax]
-        point = f"threshold {self.requests.threshold or 'default'} (theta {self.requests.theta:g})"
+        threshold, theta = self.requests.threshold, self.requests.theta
+        point = f"threshold {'default' if threshold is None else threshold} (theta {theta:g})"
+        judge = ", ".join([self.settings.judge, *extras, point if judge_of(self.rule) else "no threshold"])
+        if theta >= OFF:
+            return (
+                f"selfjudge: exact decoding, and LOSSY for requests that bring a threshold of their own. Judge {judge}."
+            )
         return (
-            f"selfjudge: LOSSY decoding. Judge {self.settings.judge}{', ' if extras else ''}{', '.join(extras)}, "
-            f"{point if judge_of(self.rule) else 'no threshold'}: draft tokens it accepts stand although the target "
-            'would have chosen others. Exact per request with extra_args/vllm_xargs {"selfjudge": "off"}.'
+            f"selfjudge: LOSSY decoding. Judge {judge}: draft tokens it accepts stand although the target would have "
+            'chosen others. Exact per request with extra_args/vllm_xargs {"selfjudge": "off"}.'
         )
 
     def statistics(self, per_request: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from hf_selfjudge.rules import TopK
 from hf_selfjudge.vllm.approval import OFF, Approver
 from hf_selfjudge.vllm.requests import Requests
 from hf_selfjudge.vllm.settings import Settings
+from hf_selfjudge.vllm.worker import SelfJudge
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +83,20 @@ def test_rules_without_thresholds():
     requests = book(TopK(2), threshold=None)
     requests.update(["a", "b", "c"], values(a="off", b=0.4))
     assert thetas(requests) == [OFF, OFF, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"threshold": "f1"}, "LOSSY decoding. Judge J, threshold f1 (theta 0.5"),
+        ({"threshold": 0.0, "require": "floor:0.01"}, "Judge J, and floor:0.01, threshold 0.0 (theta 0)"),
+        ({}, "threshold default (theta 0.5"),
+        ({"never_relax": ("digits",)}, "J, never relaxing digits, threshold"),
+        ({"threshold": "off"}, "exact decoding, LOSSY for requests"),
+    ],
+)
+def test_the_log_says_what_is_lossy(rule, settings, expected):
+    judge = SelfJudge.__new__(SelfJudge)  # its checks need an engine's configuration
+    judge.settings, judge.rule = Settings(judge="J", **settings), rule
+    judge.requests = book(rule, threshold=judge.settings.threshold)
+    assert expected in judge.describe()
