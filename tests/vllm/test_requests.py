@@ -92,7 +92,7 @@ def test_rules_without_thresholds():
         ({"threshold": 0.0, "require": "floor:0.01"}, "Judge J, and floor:0.01, threshold 0.0 (theta 0)"),
         ({}, "threshold default (theta 0.5"),
         ({"never_relax": ("digits",)}, "J, never relaxing digits, threshold"),
-        ({"threshold": "off"}, "exact decoding, LOSSY for requests"),
+        ({"threshold": "off"}, "exact decoding, and LOSSY for requests"),
     ],
 )
 def test_the_log_says_what_is_lossy(rule, settings, expected):
