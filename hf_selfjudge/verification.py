@@ -75,11 +75,20 @@ def approve(scores: Tensor, draft_tokens: Tensor, approved: Tensor) -> Tensor:
         draft_tokens: (batch, gamma)
         approved: (batch, gamma) bool
     """
-    gamma = draft_tokens.shape[1]
-    drafted = scores[:, :gamma]
-    approved = approved & _permitted(scores, draft_tokens)
-    one_hot = torch.full_like(drafted, float("-inf")).scatter_(-1, draft_tokens.unsqueeze(-1), 0.0)
-    return torch.cat([torch.where(approved.unsqueeze(-1), one_hot, drafted), scores[:, gamma:]], dim=1)
+    gamma, vocabulary = draft_tokens.shape[1], scores.shape[-1]
+    edited = scores[:, :gamma].reshape(-1, vocabulary).clone()
+    approve_(edited, draft_tokens.reshape(-1), approved.reshape(-1))
+    return torch.cat([edited.view(-1, gamma, vocabulary), scores[:, gamma:]], dim=1)
+
+
+def approve_(scores: Tensor, draft_tokens: Tensor, approved: Tensor) -> Tensor:
+    """`approve` on flat rows and in place; returns which rows were really approved. (rows, vocab), (rows,), (rows,)"""
+    index = draft_tokens.unsqueeze(-1)
+    at_draft = scores.gather(-1, index)
+    approved = approved.unsqueeze(-1) & (at_draft != float("-inf"))
+    scores.masked_fill_(approved, float("-inf"))
+    scores.scatter_(-1, index, at_draft.masked_fill(approved, 0.0))
+    return approved.squeeze(-1)
 
 
 def _permitted(scores: Tensor, draft_tokens: Tensor) -> Tensor:

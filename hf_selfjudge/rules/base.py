@@ -102,8 +102,12 @@ class NeverRelax(Rule):
     def weigh(self, block: Block) -> tuple[Tensor, Tensor | None]:
         """The rule's mask without the protected tokens, and its probability."""
         mask, probability = self.rule.weigh(block)
-        touched = torch.isin(block.draft_tokens, self.token_ids) | torch.isin(block.target_choice, self.token_ids)
+        touched = self._lists(block.draft_tokens) | self._lists(block.target_choice)
         return mask & ~touched, probability
+
+    def _lists(self, tokens: Tensor) -> Tensor:
+        """Which tokens are protected; torch.isin would wait for the device if many are. (batch, gamma) bool"""
+        return (tokens.unsqueeze(-1) == self.token_ids).any(-1)
 
     def to(self, device: torch.device) -> Rule:
         """Rule and token ids on `device`."""
