@@ -124,8 +124,10 @@ class DraftModelGenerator(CandidateGenerator):
         eos_token_ids: frozenset[int] = frozenset(),
         cached: CachedModel | StaticModel | None = None,
         length: FixedLength | None = None,
+        keeps_logits: bool = True,
     ) -> None:
         self.model = model
+        self._keeps_logits = keeps_logits  # many rows of a large vocabulary: only if somebody reads them
         self.settings = settings
         self.length = length or draft_length(settings, watches=model.device.type != "cuda")
         self._vocab_size = vocab_size
@@ -153,13 +155,14 @@ class DraftModelGenerator(CandidateGenerator):
         self._confidences = [[] for _ in budgets]
         lengths = torch.tensor(most).to(self.model.device, non_blocking=True)
         for step in range(max(most)):
-            read = self._cached.extend(tokens[:, -1:]) if logits else self._cached.read(texts, keep=1)
+            read = self._cached.extend(tokens[:, -1:]) if step else self._cached.read(texts, keep=1)
             raw = self._fit_vocabulary(read[:, -1])
             processed = process_step(self._processors, texts, tokens, raw)
             chosen = self._choose(processed)
             tokens = torch.cat([tokens, chosen], dim=1)
-            logits.append(raw)
-            scores.append(processed)
+            if self._keeps_logits:
+                logits.append(raw)
+                scores.append(processed)
             if self._looks:
                 lengths = torch.where(self._closes(chosen, processed), lengths.clamp(max=step + 1), lengths)
                 if int(lengths.max()) <= step + 1 or not self._pays(chosen, processed, lengths, step):

@@ -174,6 +174,7 @@ class JudgeDecoding:
                 eos_token_ids=_eos_token_ids(config),
                 cached=caches.of(self.draft, vocab_size),
                 length=self._length(caches),
+                keeps_logits=bool(config.do_sample) or self._reads_draft_logits,
             )
         if len(caches.padding) > 1:
             raise ValueError(
@@ -195,6 +196,11 @@ class JudgeDecoding:
             ),
             caches.settings,
         )
+
+    @property
+    def _reads_draft_logits(self) -> bool:
+        """Whether greedy decoding under this rule looks at the draft's distribution."""
+        return self.rule is not None and self.mode != "alignment-only" and self.rule.needs_draft_logits
 
     def _length(self, caches: RowCaches) -> FixedLength:
         """How many tokens to draft. What an adaptive length has learned is kept for later calls of the same kind."""

@@ -215,3 +215,30 @@ def test_settings_come_from_the_call_then_its_config_then_the_draft():
     call = GenerationConfig(num_assistant_tokens=9)
     assert DraftSettings.resolve({}, call, draft).num_assistant_tokens == 9
     assert DraftSettings.resolve({"num_assistant_tokens": 20}, call, draft).num_assistant_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "sampled", "kept"),
+    [("exact", False, False), ("floor:0.1", False, False), ("kl:0.5", False, True), ("floor:0.1", True, True)],
+)
+def test_draft_logits_are_kept_only_for_those_who_read_them(pair, monkeypatch, rule, sampled, kept):
+    seen = []
+    propose = DraftModelGenerator.propose
+
+    def watching(self, *args):
+        draft = propose(self, *args)
+        seen.append(draft.logits is not None)
+        return draft
+
+    monkeypatch.setattr(DraftModelGenerator, "propose", watching)
+    ids = prompts(1, seed=3)[0]
+    pair.target.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        assistant_model=pair.draft,
+        judge=rule,
+        num_assistant_tokens=4,
+        do_sample=sampled,
+        max_new_tokens=8,
+    )
+    assert set(seen) == {kept}

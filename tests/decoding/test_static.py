@@ -128,7 +128,8 @@ def test_caches_that_would_crowd_the_gpu_are_refused(monkeypatch):
     one = cache_bytes(model, 2, 256)
     assert one == RowCache(model, 2, 256).bytes
     monkeypatch.setattr(engine, "cache_bytes", lambda model, rows, capacity: 40 * rows)
-    monkeypatch.setattr(engine, "_unused", lambda device: 20)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 120)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
     monkeypatch.setattr(engine, "_idle", {})
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (300, 1000))
     assert engine.why_too_large((OnGpu(), OnGpu()), 2, 100) is None
