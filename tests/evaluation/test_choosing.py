@@ -9,6 +9,7 @@ from brief_tasks import BriefTask
 from comparing import OPEN, SETTINGS, WORDS, point
 
 from hf_selfjudge.evaluation.compare import compare
+from hf_selfjudge.evaluation.judges import sweep_thetas
 from hf_selfjudge.evaluation.matched import CRITERIA
 from hf_selfjudge.evaluation.page import report
 from hf_selfjudge.evaluation.plan import make_plan
@@ -111,3 +112,26 @@ def test_tasks_without_a_score_cannot_choose(tmp_path):
     settings = replace(CHOSEN, rules=("topk:2",), tasks=(f"{WORDS}:1",), selection_tasks=(f"{OPEN}:1",))
     with pytest.raises(ValueError, match="No selection task has a score"):
         compare(settings, tmp_path, progress=False)
+
+
+def test_the_selection_alone_and_the_verdicts_points_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(BriefTask, "score", lambda self, index, text: 1.0 if len(text) % 2 else 0.5)
+    none = replace(CHOSEN, test="none", resamples=20)
+    found = compare(none, tmp_path, progress=False)
+    assert [one["rule"] for one in found["selection"]["points"]][:3] == ["exact", "topk:2", "topk:3"]
+    assert not (tmp_path / "results" / "test").exists()
+    verdict = compare(replace(none, test="verdict"), tmp_path, progress=False)
+    assert list(verdict["matched"]) == [none.criterion]
+    chosen = {name: entry["point"] for name, entry in verdict["matched"][none.criterion]["methods"].items()}
+    rules = {name: verdict["points"][index]["rule"] for name, index in chosen.items()}
+    assert rules == found["selection"]["chosen"]
+    tested = {index for index, one in enumerate(verdict["points"]) if "test" in one}
+    assert tested == {0, *chosen.values()}
+
+
+def test_shares_of_swept_judges():
+    values = [at / 100 for at in range(101)]
+    assert sweep_thetas(values, [0.33], shares=[0.25, 0.5]) == [0.75, 0.5]
+    assert 0.33 in sweep_thetas(values, [0.33])
+    with pytest.raises(ValueError, match=r"shares are \(1.5,\), expected numbers in \(0, 1\)"):
+        replace(CHOSEN, shares=(1.5,))
