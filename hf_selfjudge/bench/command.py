@@ -61,7 +61,7 @@ def add_bench(commands: Any) -> None:
     vllm.add_argument("--judge", help="folder or Hub id, a rule such as topk:2, or playground; needed")
     vllm.add_argument("--threshold", help="the judge's operating point, a name or a theta (default: the judge's own)")
     vllm.add_argument("--prompts", action="append", metavar="SOURCE",
-                      help="as in `selfjudge build`; may be given several times (default: playground:32)")  # fmt: skip
+                      help="as in `selfjudge build`, several times if need be (COUNT 64; default: playground:32)")  # fmt: skip
     vllm.add_argument("--engine-args", metavar="JSON", help="further arguments of vllm.LLM, as a JSON object")
     bench.set_defaults(run=bench_command)
 

@@ -5,6 +5,7 @@ Knows vLLM only by the children it starts (`vllm_child`): one engine's memory is
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from ..vllm.versions import SUPPORTED
 METHODS = ("plain", "stock", "judge", "timed")
 """One engine each. timed is the judge's again with its clock on, which on a GPU waits for the device."""
 SEED = 7
+UNCOUNTED = 64
+"""Prompts taken from a source without a count."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,7 @@ def read(specs: Sequence[str], target: str) -> list[list[int]]:
             texts = load_task(source.task, source.count or 1, "test", SEED).prompts
             rows = [RawPrompt(({"role": "user", "content": text},), None, None) for text in texts]
         else:
-            count = source.count or 64
-            rows = [row for _, row in zip(range(count), read_prompts(source, SEED), strict=False)]
+            rows = list(itertools.islice(read_prompts(source, SEED), source.count or UNCOUNTED))
         found += [encode(row) for row in rows]
     return found
 

@@ -74,6 +74,14 @@ def test_prompts_are_held_out_chats():
     assert found == read(["playground:6"], str(ASSETS / "target"))
 
 
+def test_prompts_from_a_file(tmp_path):
+    pytest.importorskip("datasets")
+    file = tmp_path / "my.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Tell me about boat {index}."}) + "\n" for index in range(5)))
+    assert len(read([str(file)], str(ASSETS / "target"))) == 5
+    assert len(read([f"{file}:2"], str(ASSETS / "target"))) == 2
+
+
 def test_accepted_per_cycle_counts_draft_tokens_only():
     change = {"drafts": 4.0, "accepted": 8.0, "judge_accepted": 2.0, "step": 1.0, "judge": 0.25}
     found = _figures([[1, 2, 3], [4]], 2.0, change)
