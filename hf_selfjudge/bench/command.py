@@ -60,8 +60,8 @@ def add_bench(commands: Any) -> None:
     vllm = bench.add_argument_group("with --engine vllm")
     vllm.add_argument("--judge", help="folder or Hub id, a rule such as topk:2, or playground; needed")
     vllm.add_argument("--threshold", help="the judge's operating point, a name or a theta (default: the judge's own)")
-    vllm.add_argument("--prompts", action="append", metavar="SOURCE",
-                      help="as in `selfjudge build`, several times if need be (COUNT 64; default: playground:32)")  # fmt: skip
+    sources = "as in `selfjudge build`, several times if need be (default COUNT 64; default source: playground:32)"
+    vllm.add_argument("--prompts", action="append", metavar="SOURCE", help=sources)
     vllm.add_argument("--engine-args", metavar="JSON", help="further arguments of vllm.LLM, as a JSON object")
     bench.set_defaults(run=bench_command)
 
