@@ -4,12 +4,12 @@ import os
 
 import pytest
 import torch
-from wide_heads import widened
 
 from hf_selfjudge import SelfJudgeVerifier, playground
 from hf_selfjudge.config import JudgeConfig
 from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
+from hf_selfjudge.playground.wide_heads import widened
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # in this process: faster to start, easier to look into
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")

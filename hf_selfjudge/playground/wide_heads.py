@@ -3,14 +3,21 @@
 The copy computes the same function: heads are padded with zeros, the rotary embedding stays on the first 28 numbers
 (`partial_rotary_factor`), and the query weights take back the change of the attention's scale 1 / sqrt(head_dim).
 Only vLLM reads the copy; transformers' Llama does not know partial rotary embeddings.
+
+    python -m hf_selfjudge.playground.wide_heads FOLDER
 """
+
+from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+
+from . import ASSETS
 
 HEAD_DIM = 32
 
@@ -40,3 +47,9 @@ def _padded(name: str, weight: torch.Tensor, old: int) -> torch.Tensor:
         scale = (HEAD_DIM / old) ** 0.5 if "q_proj" in name else 1.0
         return (heads * scale).flatten(0, 1).contiguous()
     return weight
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m hf_selfjudge.playground.wide_heads FOLDER (a new one, for the draft's copy)")
+    widened(ASSETS / "draft", Path(sys.argv[1]))
