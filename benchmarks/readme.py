@@ -1,7 +1,7 @@
 """Put the measured figures of the result files into the documents: `python benchmarks/readme.py` (or `make readme`).
 
-Every figure in README.md and benchmarks/real_pair/README.md stands between markers and comes from a file in
-benchmarks/results; a test checks that they agree.
+Every measured figure in README.md, benchmarks/real_pair/README.md and docs/vllm.md stands between markers and comes from
+a file in benchmarks/results; a test checks that they agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 REAL_PAIR = "benchmarks/real_pair/README.md"
-DOCUMENTS = ("README.md", REAL_PAIR)
+VLLM = "docs/vllm.md"
+DOCUMENTS = ("README.md", REAL_PAIR, VLLM)
 
 
 def demo_table(results: dict[str, Any]) -> str:
@@ -222,6 +223,22 @@ def build_text(builds: dict[str, Any]) -> str:
     )
 
 
+def vllm_table(results: dict[str, Any]) -> str:
+    """vLLM's engines one after the other in Markdown."""
+    lines = [
+        "| at once | engine | tokens/s | accepted per cycle | judge's share of the step |",
+        "| ---: | --- | ---: | ---: | ---: |",
+    ]
+    names = {"plain": "plain", "stock": "stock speculation", "judge_off": "our worker, judge off"}
+    for run in results["runs"]:
+        for key, name in (names | {"judge": f"judge, `{results['threshold']}`"}).items():
+            one = run[key]
+            accepted = f"{one['accepted_per_cycle']:.2f}" if "accepted_per_cycle" in one else ""
+            share = f"{100 * one['judge_share']:.1f} %" if "judge_share" in one else ""
+            lines.append(f"| {run['batch']} | {name} | {one['tokens_per_s']:.0f} | {accepted} | {share} |")
+    return "\n".join(lines)
+
+
 def render(text: str, name: str = "README.md") -> str:
     """A document's text with every marked block made anew."""
     for block, made in _blocks(name).items():
@@ -241,6 +258,8 @@ def _blocks(name: str) -> dict[str, str]:
             "rankings": ranking_table(builds),
             "sweep": sweep_table(_read("real-pair/compare")),
         }
+    if name == VLLM:
+        return {"engines": vllm_table(_read("bench-vllm-cpu"))}
     return {
         "demo": demo_table(_read("demo")),
         "loop": loop_table([_read("bench-cpu-playground"), _read("bench-cpu")]),

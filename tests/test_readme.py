@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("name", ["README.md", "benchmarks/real_pair/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "benchmarks/real_pair/README.md", "docs/vllm.md"])
 def test_figures_come_from_the_result_files(name):
     script = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
     assert name in script["DOCUMENTS"]
