@@ -1,7 +1,7 @@
 """Put the measured figures of the result files into the documents: `python benchmarks/readme.py` (or `make readme`).
 
-Every measured figure in README.md, benchmarks/real_pair/README.md and docs/vllm.md stands between markers and comes from
-a file in benchmarks/results; a test checks that they agree.
+Every measured figure in README.md, benchmarks/real_pair/README.md and docs/vllm.md stands between markers and comes
+from a file in benchmarks/results; a test checks that they agree.
 """
 
 from __future__ import annotations
