@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..decoding.continuation import Trunks
-from .completion import complete, continue_all, end_tokens, is_fast
+from .completion import complete, continue_all, end_tokens, is_fast, trunks_of
 from .records import Mismatches, Outcomes, Prompt, Response
 from .settings import LabelSettings
 from .storage.progress import counted
@@ -92,9 +92,7 @@ def autojudge(
     # a position's alternatives share their control, so it is finished once
     starts = list(dict.fromkeys([*changed, *controls])) * max(settings.repeats, 1)
     temperature = settings.temperature if settings.repeats else 0.0
-    whole = {prompt_id: [*response.prompt, *response.answer] for prompt_id, response in known.items()}
-    place = {prompt_id: at for at, prompt_id in enumerate(whole)}
-    trunks = Trunks(list(whole.values()), [place[prompt_id] for prompt_id, _ in starts])
+    trunks = trunks_of(known.values(), [prompt_id for prompt_id, _ in starts])
     texts = [[*known[prompt_id].prompt] for prompt_id, _ in starts]
     answers = finish(target, texts, [list(s) for _, s in starts], max_new_tokens, batch_size, temperature, seed, trunks)
     finished: dict[Start, list[Text]] = {}

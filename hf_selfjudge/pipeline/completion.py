@@ -11,12 +11,20 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..decoding.continuation import Trunks, continue_texts
 from ..engine.forward import why_not_static
+from .records import Response
 from .storage.progress import counted
 
 
 def is_fast(model: PreTrainedModel) -> bool:
     """Whether the model writes on static caches, many texts at once; elsewhere transformers' own generate does it."""
     return model.device.type == "cuda" and why_not_static(model) is None
+
+
+def trunks_of(responses: Iterable[Response], owners: Iterable[int]) -> Trunks:
+    """Whole responses as the beginnings of texts that branch off them; `owners` are the texts' prompts."""
+    texts = {response.prompt_id: [*response.prompt, *response.answer] for response in responses}
+    place = {prompt_id: at for at, prompt_id in enumerate(texts)}
+    return Trunks(list(texts.values()), [place[owner] for owner in owners])
 
 
 def continue_all(

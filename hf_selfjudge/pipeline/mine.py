@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from ..decoding.continuation import Trunks, continue_texts
+from ..decoding.continuation import continue_texts
 from ..lm_head import head_inputs
-from .completion import is_fast
+from .completion import is_fast, trunks_of
 from .packing.rows import Ints, Places, check_packable, chunks, clamp_tokens, fit_vocabulary, read_texts, send
 from .records import Mismatches, Response
 from .settings import MineSettings
@@ -64,17 +64,14 @@ def _go_on(
     draft: PreTrainedModel, responses: Sequence[Response], table: Mismatches, count: int, end_tokens: Sequence[int]
 ) -> Tensor:
     """The draft's greedy continuation after each of its tokens, -1 behind an end. (rows, count)"""
-    whole = {response.prompt_id: [*response.prompt, *response.answer] for response in responses}
-    place = {prompt_id: at for at, prompt_id in enumerate(whole)}
-    begins = {response.prompt_id: len(response.prompt) for response in responses}
+    known = {response.prompt_id: response for response in responses}
     owners = table.prompt_ids.tolist()
     starts = [
-        [*whole[owner][: begins[owner] + position], token]
+        [*known[owner].prompt, *known[owner].answer[:position], token]
         for owner, position, token in zip(owners, table.positions.tolist(), table.draft_tokens.tolist(), strict=True)
     ]
     rooms = [0 if start[-1] in end_tokens else count for start in starts]
-    trunks = Trunks(list(whole.values()), [place[owner] for owner in owners])
-    written = continue_texts(draft, starts, rooms, end_tokens, GO_ON_ROWS, trunks)
+    written = continue_texts(draft, starts, rooms, end_tokens, GO_ON_ROWS, trunks_of(responses, owners))
     return torch.tensor([[*tokens, *[-1] * (count - len(tokens))] for tokens in written]).reshape(-1, count)
 
 

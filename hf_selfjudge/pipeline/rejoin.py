@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..decoding.continuation import Trunks
 from ..rules import tokens_where
-from .completion import complete, continue_all, end_tokens, is_fast
+from .completion import complete, continue_all, end_tokens, is_fast, trunks_of
 from .records import Mismatches, Response
 
 NOTHING = -1
@@ -71,15 +70,13 @@ def _write(
     batch_size: int,
 ) -> list[list[int]]:
     """What the target writes after each substitution."""
-    whole = {prompt_id: [*response.prompt, *response.answer] for prompt_id, response in known.items()}
     starts = [
-        [*whole[prompt_id][: len(known[prompt_id].prompt) + position], *tokens] for prompt_id, position, tokens in keys
+        [*known[prompt_id].prompt, *known[prompt_id].answer[:position], *tokens] for prompt_id, position, tokens in keys
     ]
     ends = set(end_tokens(target))
     rooms = [0 if start[-1] in ends else longest + 1 - len(key[2]) for start, key in zip(starts, keys, strict=True)]
     if is_fast(target):
-        place = {prompt_id: at for at, prompt_id in enumerate(whole)}
-        trunks = Trunks(list(whole.values()), [place[prompt_id] for prompt_id, _, _ in keys])
+        trunks = trunks_of(known.values(), [prompt_id for prompt_id, _, _ in keys])
         return continue_all(target, starts, rooms, batch_size, trunks, "rejoin")
     going = [at for at, room in enumerate(rooms) if room]
     found: list[list[int]] = [[] for _ in starts]
