@@ -13,7 +13,9 @@ guarded="$guarded,typical with guard=typical:0.02:0.1414+digits"
 learned="autojudge=judge:$judges/autojudge@sweep,paper=judge:$judges/paper@recall/f1,paper=judge:$judges/paper@sweep"
 learned="$learned,paper labels=judge:$judges/paper-features@sweep,rejoin hidden=judge:$judges/rejoin-hidden@sweep"
 learned="$learned,rejoin=judge:$judges/rejoin@sweep,rejoin with guard=judge:$judges/rejoin@sweep+digits"
-learned="$learned,rejoin with guard and floor=judge:$judges/rejoin@sweep&floor:0.03+digits"
+for judge in rejoin follow hybrid; do
+    learned="$learned,$judge with guard and floor=judge:$judges/$judge@sweep&floor:0.03+digits"
+done
 exec selfjudge compare --target "$target" --draft "$draft" --gamma 20 --rules "$free,$guarded,$learned" \
     --shares 0.2,0.4,0.6,0.8 \
     --ours 'rejoin with guard' --max-new-tokens 512 --max-prompt-tokens 1100 \

@@ -51,9 +51,10 @@ def main() -> None:
         "judge": ({**ours, "judge": rule}, prompts),
     }
     found = {name: _measure(target, *method, args.new_tokens) for name, method in methods.items()}
-    print(json.dumps(_report(args, found, device, dtype), indent=1), flush=True)  # noqa: T201
+    report = _report(args, found, device, dtype)
     if args.out:
-        args.out.write_text(json.dumps(_report(args, found, device, dtype), indent=1) + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(report))  # noqa: T201
 
 
 def _measure(target: Any, options: dict[str, Any], prompts: Sequence[torch.Tensor], count: int) -> dict[str, Any]:

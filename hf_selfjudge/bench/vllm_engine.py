@@ -115,13 +115,13 @@ def read(specs: Sequence[str], target: str) -> list[list[int]]:
     """The prompts' token ids, as chats where the target has a template; of the playground held-out items."""
     from transformers import AutoTokenizer
 
-    from ..pipeline.prompts import _encoder
+    from ..pipeline.prompts import encoder
     from ..pipeline.sources.dataset_rows import read_prompts
     from ..pipeline.sources.language import parse_sources
     from ..pipeline.sources.mapping import RawPrompt
     from ..playground.tasks import load_task
 
-    encode = _encoder(AutoTokenizer.from_pretrained(target), None)
+    encode = encoder(AutoTokenizer.from_pretrained(target), None)
     found: list[list[int]] = []
     for source in parse_sources(specs):
         if source.task is not None:

@@ -101,34 +101,30 @@ class StaticModel:
             part = text[:, pad + begin : pad + end]
             parts.append(F.pad(part, (0, width - part.shape[1])))
         positions = torch.tensor(begins)[:, None] + torch.arange(width)
-        ids, positions = self._in_slots(torch.cat(parts), positions)
-        self._forward.prefill(ids, positions)
+        self._forward.prefill(self._in_slots(self._known(torch.cat(parts))), self._in_slots(positions))
 
     def _run(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
         """One forward over all slots; its logits for the rows at hand."""
+        tokens = self._in_slots(self._known(tokens))
         if positions is None:
-            tokens, _ = self._in_slots(tokens, None)
+            positions = self._positions
         else:
-            tokens, positions = self._in_slots(tokens, positions)
+            positions = self._in_slots(positions)
             self._positions = positions[:, -1:]
-        logits, hidden = self._forward(tokens, self._positions if positions is None else positions, keep)
+        logits, hidden = self._forward(tokens, positions, keep)
         if len(self._slot) < self._slots:
             logits, hidden = logits[self._index], hidden[self._index]
         self.hidden = hidden
         return logits.to(torch.float32, copy=True)  # a graph's output is overwritten by its next replay
 
-    def _in_slots(self, tokens: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Tokens and positions of every slot; a slot without a text reads token 0 into its first slot."""
-        device = self.model.device
-        tokens = tokens.to(device)
-        if self._largest_id is not None:
-            tokens = tokens.clamp(max=self._largest_id)
-        positions = torch.zeros_like(tokens) if positions is None else positions.to(device, non_blocking=True)
-        if len(self._slot) < self._slots:
-            tokens, positions = (
-                torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=device).index_copy(
-                    0, self._index, part
-                )
-                for part in (tokens, positions)
-            )
-        return tokens, positions
+    def _known(self, tokens: Tensor) -> Tensor:
+        """Tokens with the other model's ids that this one lacks replaced by its last one."""
+        return tokens if self._largest_id is None else tokens.clamp(max=self._largest_id)
+
+    def _in_slots(self, part: Tensor) -> Tensor:
+        """Tokens or positions of every slot; one without a text has zeros: it reads token 0 into its first slot."""
+        part = part.to(self.model.device, non_blocking=True)
+        if len(self._slot) == self._slots:
+            return part
+        empty = torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=part.device)
+        return empty.index_copy(0, self._index, part)

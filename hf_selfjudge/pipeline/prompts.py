@@ -53,7 +53,7 @@ def load_prompts(settings: PromptSettings, tokenizer: Any, context: int | None, 
     """
     sources = parse_sources(settings.prompts)
     limit = _longest(settings, context, max_new_tokens)
-    encode = _encoder(tokenizer, settings.system)
+    encode = encoder(tokenizer, settings.system)
     skipped: Counter[str] = Counter()
     seen: set[int] = set()
     prompts: list[Prompt] = []
@@ -122,7 +122,7 @@ def _refuse_too_few(source: Source, found: int, reasons: Counter[str]) -> None:
         )
 
 
-def _encoder(tokenizer: Any, system: str | None) -> Encode:
+def encoder(tokenizer: Any, system: str | None) -> Encode:
     """What turns a prompt into tokens, the generation header included."""
     templated = getattr(tokenizer, "chat_template", None) is not None
     if not templated:
