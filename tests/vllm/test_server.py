@@ -4,8 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import GAMMA, generate, token_ids
 from server_process import NAME, Server
+from vllm_engines import GAMMA, generate, token_ids
 
 from hf_selfjudge.playground.tasks import load_task
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import GAMMA, generate, plain, token_ids
+from vllm_engines import GAMMA, generate, plain, token_ids
 
 from hf_selfjudge.rules import JudgeRule, never_relax, parse_rule
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ENGINE, GAMMA
+from vllm_engines import ENGINE, GAMMA
 
 from hf_selfjudge import SelfJudgeVerifier
 from hf_selfjudge.config import JudgeConfig

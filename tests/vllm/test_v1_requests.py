@@ -1,7 +1,7 @@
 """Requests' own thresholds gone wrong, retuning while it runs, and the counters."""
 
 import pytest
-from conftest import GAMMA, generate, token_ids
+from vllm_engines import GAMMA, generate, token_ids
 
 from hf_selfjudge.vllm.offline import show_metrics
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import GAMMA, generate, plain, token_ids
+from vllm_engines import GAMMA, generate, plain, token_ids
 
 from hf_selfjudge.rules import ProbabilityFloor, TopK
 from hf_selfjudge.vllm.approval import OFF, Approver

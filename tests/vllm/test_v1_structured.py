@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import generate, token_ids
+from vllm_engines import generate, token_ids
 
 pytestmark = pytest.mark.vllm
 

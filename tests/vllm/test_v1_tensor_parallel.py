@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ENGINE, GAMMA, plain
+from vllm_engines import ENGINE, GAMMA, plain
 
 from hf_selfjudge.playground import ASSETS
 
