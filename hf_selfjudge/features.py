@@ -36,6 +36,9 @@ class Block:
     draft_scores: Tensor | None = None  # (batch, gamma, vocab); None means equal to the logits
     uniforms: Tensor | None = None  # (batch, gamma) in [0, 1): this block's randomness; None means greedy decoding
     lengths: Tensor | None = None  # (batch,): how many tokens were drafted for each row; None means gamma for all
+    sequences: Tensor | None = (
+        None  # (batch,): which of the call's sequences each row is; those that are done have left
+    )
 
     @property
     def p_scores(self) -> Tensor:

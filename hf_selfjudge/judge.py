@@ -55,10 +55,14 @@ class SelfJudgeVerifier(
 
     def probability(self, features: Tensor) -> Tensor:
         """P(acceptable) from ready features. (..., input_size) -> (...)"""
+        return torch.sigmoid(self.logit(features))
+
+    def logit(self, features: Tensor) -> Tensor:
+        """The log-odds of being acceptable from ready features. (..., input_size) -> (...)"""
         values = features
         for layer in self.layers[:-1]:
             values = torch.relu(layer(values))
-        return torch.sigmoid(self.layers[-1](values).squeeze(-1))
+        return torch.as_tensor(self.layers[-1](values).squeeze(-1))
 
     @property
     def device(self) -> torch.device:

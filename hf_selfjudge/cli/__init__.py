@@ -9,6 +9,7 @@ from ..bench.command import add_bench
 from ..evaluation.command import add_compare
 from ..hub.command import add_hub
 from ..lm_eval.command import add_eval, add_fc_check
+from ..tuning.command import add_tune
 from .stages import Parser, add_commands
 
 
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_demo(commands)
     add_commands(commands)
+    add_tune(commands)
     add_compare(commands)
     add_eval(commands)
     add_fc_check(commands)

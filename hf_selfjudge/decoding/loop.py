@@ -55,8 +55,9 @@ class Session:
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
         texts, active = Texts(input_ids.clone()), rows
+        sequences = torch.arange(len(rows), device=input_ids.device)
         while active:
-            self._cycle(texts, active)
+            self._cycle(texts, active, sequences)
             if self.streamer is not None:
                 self.streamer.put(texts[0][:, -active[0].kept :].cpu())
             going = [index for index, row in enumerate(active) if not row.done]
@@ -68,13 +69,14 @@ class Session:
                 texts = texts.select(going)
                 self.target.select(going)
                 self.drafter.select(going)
+                sequences = sequences[going]
             active = [active[index] for index in going]
         self.drafter.finish()
         self.target.finish()
         if self.streamer is not None:
             self.streamer.end()
 
-    def _cycle(self, texts: Texts, active: list[Row]) -> None:
+    def _cycle(self, texts: Texts, active: list[Row], sequences: Tensor) -> None:
         """Draft a block for every row, verify all of them in one forward, and append what stands."""
         with self.timer.phase("draft"):
             draft = self.drafter.propose(texts, self.stopper.budgets(texts.lengths), self.target)
@@ -82,7 +84,7 @@ class Session:
             seen = self.target.forward(texts, draft.tokens)
         with self.timer.phase("verify"):
             scores = process_scores(self.processors, texts, draft.tokens, seen.logits)
-            block = _block(draft, seen, scores, self.do_sample)
+            block = _block(draft, seen, scores, self.do_sample, sequences)
         with self.timer.phase("judge"):
             opinion = consult(block, self.rule, self.mode)
         with self.timer.phase("verify"):
@@ -137,7 +139,7 @@ class Outputs:
         )
 
 
-def _block(draft: Draft, seen: Verification, scores: Tensor, do_sample: bool) -> Block:
+def _block(draft: Draft, seen: Verification, scores: Tensor, do_sample: bool, sequences: Tensor) -> Block:
     """All that is known of the block; sampling adds its random numbers."""
     return Block(
         draft_tokens=draft.tokens,
@@ -148,4 +150,5 @@ def _block(draft: Draft, seen: Verification, scores: Tensor, do_sample: bool) ->
         draft_scores=draft.scores,
         uniforms=torch.rand(draft.tokens.shape, device=draft.tokens.device) if do_sample else None,
         lengths=draft.lengths,
+        sequences=sequences,
     )

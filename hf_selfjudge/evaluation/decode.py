@@ -1,4 +1,4 @@
-"""One rule on one task: every prompt answered in batches through `generate(judge=...)`, greedily, with all counts.
+"""One rule on some prompts: each answered in batches through `generate(judge=...)`, greedily, with all counts.
 
 Nothing is scored here: answers are kept as text, so that another machine can score them later.
 """
@@ -65,31 +65,28 @@ def tokenize(tokenizer: Any, task: Task) -> list[list[int]]:
 
 def decode(
     pair: tuple[Any, Any, Any],
-    task: Task,
+    prompts: Sequence[list[int]],
     rule: Rule,
     *,
     gamma: int,
+    max_new_tokens: int,
     mode: str = "two-stage",
     batch_size: int = 64,
-    max_new_tokens: int | None = None,
-    prompts: Sequence[list[int]] | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Answers:
-    """Answer every prompt of a task under one rule.
+    """Answer every prompt under one rule.
 
     Args:
         pair: target, draft and tokenizer (which pads on the left).
-        task: what to answer.
+        prompts: their tokens.
         rule: the acceptance rule.
         gamma: tokens per block.
+        max_new_tokens: longest answer.
         mode: as in `generate(judge_mode=...)`.
         batch_size: sequences decoded together; prompts of similar length share a batch.
-        max_new_tokens: longest answer; the task's own if None.
-        prompts: the prompts' tokens, where they are known already.
         advance: called with the number of items just finished.
     """
     target, draft, tokenizer = pair
-    prompts = tokenize(tokenizer, task) if prompts is None else prompts
     # the longest first, so that a batch that does not fit into memory fails at once
     order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     texts = [""] * len(prompts)
@@ -106,7 +103,7 @@ def decode(
             judge_mode=mode,
             num_assistant_tokens=gamma,
             do_sample=False,
-            max_new_tokens=max_new_tokens or task.max_new_tokens,
+            max_new_tokens=max_new_tokens,
             return_dict_in_generate=True,
         )
         answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device

@@ -14,10 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..rules import Rule
 from .decode import Answers, decode, tokenize
 from .grammar import Point
 from .judges import Judges, Recorder
-from .providers import Part, Task, TaskRequest, model_folder
+from .providers import Task, TaskRequest, model_folder
 from .store import write_answers
 
 Failures = dict["Job", str]
@@ -96,31 +97,38 @@ class Bench:
     def measure(self, job: Job, advance: Callable[[int], None] = lambda count: None) -> int:
         """Compute the answers of one job and write them; returns their number."""
         rule = self._judges.rule(job.point, self.pair[2])
-        task, prompts = self._tasks[job.request], self._prompts(job.request)
-        answers = self._decode(task, prompts, rule, advance)
+        answers = self.answer(self._prompts(job.request), rule, self._longest(job.request), advance)
         write_answers(job.path, job.fingerprint, replace(answers, made_with=self._made_with))
         return len(answers)
 
     def record(self, folders: Sequence[str], request: TaskRequest, count: int) -> dict[str, list[float]]:
         """P(acceptable) of each judge wherever exact verification of the first items of a task stops."""
         recorder = Recorder({folder: self._judges[folder] for folder in folders})
-        prompts = self._prompts(request)[:count]
-        self._decode(Part(self._tasks[request], range(len(prompts))), prompts, recorder, lambda count: None)
+        self.answer(self._prompts(request)[:count], recorder, self._longest(request))
         return recorder.probabilities
 
-    def _decode(self, task: Task, prompts: Sequence[list[int]], rule: Any, advance: Callable[[int], None]) -> Answers:
+    def answer(
+        self,
+        prompts: Sequence[list[int]],
+        rule: Rule,
+        max_new_tokens: int,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> Answers:
+        """Answers to prompts that are tokens already."""
         settings = self.settings
         return decode(
             self.pair,
-            task,
+            prompts,
             rule,
             gamma=settings.gamma,
+            max_new_tokens=max_new_tokens,
             mode=settings.mode,
             batch_size=settings.batch_size,
-            max_new_tokens=settings.max_new_tokens,
-            prompts=prompts,
             advance=advance,
         )
+
+    def _longest(self, request: TaskRequest) -> int:
+        return self.settings.max_new_tokens or self._tasks[request].max_new_tokens
 
 
 class Inline:

@@ -17,7 +17,7 @@ from hf_selfjudge.evaluation import judges
 from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.command import add_compare, run_compare
 from hf_selfjudge.evaluation.compare import compare
-from hf_selfjudge.evaluation.decode import decode
+from hf_selfjudge.evaluation.decode import decode, tokenize
 from hf_selfjudge.evaluation.providers import TaskRequest, parse_tasks
 from hf_selfjudge.evaluation.workers import Bench
 from hf_selfjudge.playground import ASSETS
@@ -105,9 +105,12 @@ def test_tasks_without_a_score_are_not_pooled(compared):
 
 
 def test_ready_text_is_not_put_into_the_chat_template(embedded):
-    task = replace(load_task("news", 2, "test", 0), chat=False, max_new_tokens=5)
+    task = replace(load_task("news", 2, "test", 0), chat=False)
     advanced = []
-    found = decode(embedded, task, parse_rule("exact"), gamma=3, batch_size=1, advance=advanced.append)
+    prompts = tokenize(embedded[2], task)
+    found = decode(
+        embedded, prompts, parse_rule("exact"), gamma=3, max_new_tokens=5, batch_size=1, advance=advanced.append
+    )
     assert advanced == [1, 1]
     ids = embedded[2](task.prompts[1], return_tensors="pt")
     out = embedded[0].generate(**ids, do_sample=False, max_new_tokens=5)
@@ -119,7 +122,7 @@ def test_whole_answers_of_the_playground_are_the_targets_own_with_their_scores(e
     items = generate("word_problems", "test", 2, 0)
     target, _, tokenizer = embedded
     task = load_task("word_problems", 2, "test", 0)
-    found = decode(embedded, task, parse_rule("exact"), gamma=7, batch_size=2)
+    found = decode(embedded, tokenize(tokenizer, task), parse_rule("exact"), gamma=7, max_new_tokens=160, batch_size=2)
     for index, item in enumerate(items):
         chat = [{"role": "user", "content": item.prompt}]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)

@@ -1,0 +1,93 @@
+"""A rule that accepts at random where another rule would accept, and writes down every such decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from ..config import AHEAD_FEATURES, SCALAR_FEATURES
+from ..features import Block, judge_features
+from ..judge import SelfJudgeVerifier
+from ..rules import Rule
+
+SCALARS = SCALAR_FEATURES + AHEAD_FEATURES
+"""What is written down of a decision beside the judges' opinions."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Tokens that only chance kept or refused, in the order of decoding."""
+
+    sequences: Tensor  # (decisions,) which answer
+    taken: Tensor  # (decisions,) bool: accepted
+    gains: Tensor  # (decisions,) how many tokens of the block were kept behind it; 0 where it was refused
+    inputs: Tensor  # (decisions, judges + scalars): the judges' log-odds, then SCALARS
+
+    @classmethod
+    def join(cls, parts: Sequence[Decisions]) -> Decisions:
+        """All decisions of several tables."""
+        return cls(**{known.name: torch.cat([getattr(part, known.name) for part in parts]) for known in fields(cls)})
+
+    def __len__(self) -> int:
+        return len(self.taken)
+
+
+class Explorer(Rule):
+    """Accepts a share of what `rule` accepts, by lot.
+
+    Two-stage verification asks it about every drafted token, but a block ends at the first one that nobody accepts:
+    only mismatches up to there are decisions.
+    """
+
+    needs_draft_logits = True
+
+    def __init__(self, rule: Rule, judges: Sequence[SelfJudgeVerifier], share: float, seed: int) -> None:
+        self._rule, self._judges, self._share, self._seed = rule, list(judges), share, seed
+        self._generator: torch.Generator | None = None
+        self._found: list[Decisions] = []
+
+    def to(self, device: torch.device) -> Rule:
+        """The same explorer with its parts on `device`."""
+        self._rule = self._rule.to(device)
+        self._judges = [judge.to(device) for judge in self._judges]
+        self._generator = torch.Generator(device).manual_seed(self._seed)
+        return self
+
+    def accept(self, block: Block) -> Tensor:
+        """What the rule accepts and the lot as well. (batch, gamma)"""
+        if self._generator is None:
+            self.to(block.draft_tokens.device)
+        shape = block.draft_tokens.shape
+        lots = torch.rand(shape, generator=self._generator, device=block.draft_tokens.device)
+        drawn, proposed = lots < self._share, self._rule.accept(block)
+        aligned = block.draft_tokens == block.target_choice
+        stands = (aligned | (proposed & drawn)) & block.drafted
+        accepted = stands.long().cumprod(-1).sum(-1, keepdim=True)  # (batch, 1)
+        places = torch.arange(shape[1], device=accepted.device)[None]
+        asked = proposed & ~aligned & block.drafted & (places <= accepted)
+        if block.sequences is not None and bool(asked.any()):
+            gains = torch.where(drawn, accepted - places - 1, 0)
+            self._found.append(
+                Decisions(
+                    block.sequences[:, None].expand(shape)[asked],
+                    drawn[asked],
+                    gains[asked],
+                    self._inputs(block, asked),
+                )
+            )
+        return proposed & drawn
+
+    def _inputs(self, block: Block, asked: Tensor) -> Tensor:
+        opinions = [judge.logit(judge_features(block, judge.config.features)[asked]) for judge in self._judges]
+        return torch.cat([*(opinion[:, None] for opinion in opinions), judge_features(block, SCALARS)[asked]], dim=1)
+
+    def decisions(self) -> Decisions:
+        """Everything written down so far, on the CPU."""
+        width = len(self._judges) + len(SCALARS)
+        nothing = torch.empty(0, dtype=torch.long)
+        empty = Decisions(nothing, nothing.bool(), nothing, torch.empty(0, width))
+        found = Decisions.join(self._found) if self._found else empty
+        return Decisions(**{known.name: getattr(found, known.name).cpu() for known in fields(Decisions)})

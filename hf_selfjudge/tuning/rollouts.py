@@ -1,0 +1,167 @@
+"""Answers by a rule that accepts at random, in parts: each is a file, and those that are there are not done again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..evaluation.workers import BenchSettings
+from ..files import atomic_path
+from .explorer import Decisions, Explorer
+
+DEFAULT_LENGTH = 512
+"""Longest answer where the settings name none."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some prompts, answered once: exactly (`share` 0), or with decisions by lot."""
+
+    number: int
+    """Which rollout; 0 is exact decoding."""
+    prompts: tuple[int, ...]
+    """Which prompts, the longest first."""
+    path: Path
+    seed: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a part found."""
+
+    texts: list[str]
+    """The answers, in the order of the part's prompts."""
+    new_tokens: list[int]
+    decisions: Decisions
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What the worker processes need to know."""
+
+    bench: BenchSettings
+    rule: str
+    """In the grammar of `selfjudge compare`."""
+    judges: tuple[str, ...]
+    prompts: Sequence[list[int]]
+    fingerprint: str
+    """Of everything that decides a part's content."""
+
+
+def plan(explored: Explored, rollouts: int, share: float, seed: int, folder: Path) -> list[Part]:
+    """The parts: every prompt once exactly, and `rollouts` times by lot."""
+    order = sorted(range(len(explored.prompts)), key=lambda index: -len(explored.prompts[index]))
+    size = explored.bench.batch_size
+    starts = range(0, len(order), size)
+    return [
+        Part(
+            number,
+            tuple(order[start : start + size]),
+            folder / f"rollout{number}-{start // size:04}.safetensors",
+            (seed * 1_000_003 + number) * 1_000_003 + start,
+            share if number else 0.0,
+        )
+        for number in range(rollouts + 1)
+        for start in starts
+    ]
+
+
+def explore(explored: Explored, parts: Sequence[Part], progress: bool = True) -> None:
+    """Compute the parts that are not there, in as many processes as the settings say."""
+    from tqdm import tqdm
+
+    due = [part for part in parts if read(part, explored.fingerprint) is None]
+    total = sum(len(part.prompts) for part in due)
+    with tqdm(total=total, unit="answer", desc="exploring", disable=not progress or not due) as bar:
+        if due and explored.bench.workers == 1:
+            worker = Worker(explored)
+            for part in due:
+                bar.update(worker.run(part))
+        elif due:
+            _explore_apart(explored, due, bar.update)
+
+
+def _explore_apart(explored: Explored, due: Sequence[Part], advance: Callable[[int], Any]) -> None:
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    with ProcessPoolExecutor(explored.bench.workers, context, _start, (explored,)) as executor:
+        try:
+            for done in as_completed([executor.submit(_run, part) for part in due]):
+                advance(done.result())
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class Worker:
+    """A loaded pair that answers parts."""
+
+    def __init__(self, explored: Explored) -> None:
+        from ..evaluation.workers import Bench
+
+        self._explored = explored
+        self._bench = Bench(explored.bench, {})
+
+    def run(self, part: Part) -> int:
+        """Answer one part and write it; returns how many answers it has."""
+        from ..evaluation.grammar import parse_spec
+        from ..evaluation.judges import Judges
+
+        settings, judges = self._explored.bench, Judges()
+        (point,) = parse_spec(self._explored.rule, settings.gamma).points({})
+        rule = judges.rule(point, self._bench.pair[2])
+        explorer = Explorer(rule, [judges[folder] for folder in self._explored.judges], part.share, part.seed)
+        prompts = [self._explored.prompts[index] for index in part.prompts]
+        answers = self._bench.answer(prompts, explorer, settings.max_new_tokens or DEFAULT_LENGTH)
+        write(part, self._explored.fingerprint, Rollout(answers.texts, answers.new_tokens, explorer.decisions()))
+        return len(answers)
+
+
+_worker: dict[str, Worker] = {}
+
+
+def _start(explored: Explored) -> None:
+    import torch
+    from transformers.utils import logging
+
+    torch.set_num_threads(1)  # the processes are the parallelism
+    logging.disable_progress_bar()
+    _worker["worker"] = Worker(explored)
+
+
+def _run(part: Part) -> int:
+    return _worker["worker"].run(part)
+
+
+def write(part: Part, fingerprint: str, rollout: Rollout) -> None:
+    """Write a part's file."""
+    from safetensors.torch import save_file
+
+    tensors = {known.name: getattr(rollout.decisions, known.name).contiguous() for known in fields(Decisions)}
+    # a lone surrogate, half of a character that was cut off, has no place in a file
+    texts = [text.encode(errors="replace").decode() for text in rollout.texts]
+    known = {"fingerprint": fingerprint, "texts": json.dumps(texts), "new_tokens": json.dumps(rollout.new_tokens)}
+    with atomic_path(part.path) as path:
+        save_file(tensors, path, metadata=known)
+
+
+def read(part: Part, fingerprint: str) -> Rollout | None:
+    """A part's content; None where there is none of this fingerprint in good order."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(part.path, framework="pt") as file:
+            known = file.metadata() or {}
+            if known.get("fingerprint") != fingerprint:
+                return None
+            decisions = Decisions(**{field.name: file.get_tensor(field.name) for field in fields(Decisions)})
+        rollout = Rollout(json.loads(known["texts"]), json.loads(known["new_tokens"]), decisions)
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return None
+    return rollout if len(rollout.texts) == len(part.prompts) else None

@@ -1,0 +1,163 @@
+"""Votes, the folded judge, and the whole command on the embedded pair: resumable, and clear about bad input."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import build_judge
+
+from hf_selfjudge import SelfJudgeVerifier
+from hf_selfjudge.checkers import get_checker
+from hf_selfjudge.cli import main
+from hf_selfjudge.evaluation.workers import BenchSettings
+from hf_selfjudge.features import Block, judge_features
+from hf_selfjudge.pipeline.settings import PromptSettings
+from hf_selfjudge.tuning import tune as module
+from hf_selfjudge.tuning.effects import Effects
+from hf_selfjudge.tuning.explorer import SCALARS
+from hf_selfjudge.tuning.judge import make_judge
+from hf_selfjudge.tuning.tune import TuneSettings, tune
+from hf_selfjudge.tuning.votes import vote
+
+BENCH = BenchSettings("playground", "playground", gamma=5, batch_size=16, max_new_tokens=120)
+
+RULE = "topk:40"
+"""Accepts what changes many answers."""
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        (["A", "A", "B"], [None, None, (False, 1.0)]),
+        (["A", "A", "A", "B"], [(True, 2 / 3), (True, 2 / 3), (True, 2 / 3), (False, 1.0)]),
+        (["B", "A", "A", None], [(False, 2 / 3), None, None, (False, 2 / 3)]),
+        (["A", "B", "C"], [None, None, None]),
+        (["A", "A", "B", "B", "C"], [(False, 0.5), (False, 0.5), (False, 0.5), (False, 0.5), (False, 0.5)]),
+        ([None, None, None], [None, None, None]),
+    ],
+)
+def test_an_answer_is_compared_with_what_most_others_say(outcomes, expected):
+    assert vote(outcomes, get_checker("choice")) == expected
+
+
+def test_the_judge_is_the_worth_of_a_decision_in_one_linear_layer():
+    generator = torch.Generator().manual_seed(0)
+    judges = [build_judge(features=("hidden",)), build_judge(features=("previous_hidden", "hidden", "log_p", "kl_qp"))]
+    logits = torch.randn(3, 6, 101, generator=generator)
+    hidden = torch.randn(3, 6, 32, generator=generator)
+    tokens = torch.randint(0, 101, (3, 5), generator=generator)
+    block = Block(tokens, logits, hidden, torch.randn(3, 5, 101, generator=generator))
+    opinions = [judge.logit(judge_features(block, judge.config.features)) for judge in judges]
+    inputs = torch.cat([torch.stack(opinions, -1), judge_features(block, SCALARS)], dim=-1).reshape(15, -1).double()
+    width = inputs.shape[1]
+    cost = torch.randn(width + 1, generator=generator).double()
+    cost[-1] = -2.0
+    gain = torch.randn(width + 1, generator=generator).double()
+    gain[-1] = 5.0
+    effects = Effects(inputs.mean(0), inputs.std(0).clamp(min=1e-3), cost, gain, 1.0)
+    judge, price = make_judge(effects, judges, inputs)
+    known = torch.cat([(inputs - effects.mean) / effects.std, torch.ones(15, 1)], dim=1)
+    assert price == pytest.approx(2 / 6, rel=1e-6), "what the average decision costs per token: itself and five more"
+    worth = known @ cost + price * (1 + known @ gain)
+    assert torch.allclose(
+        judge.logit(judge_features(block, judge.config.features)).reshape(-1).double(), worth / worth.std(), atol=1e-4
+    )
+    accepted = torch.sigmoid(worth / worth.std()) > judge.config.thresholds["accept-60%"]
+    assert int(accepted.sum()) == 9
+    assert judge.config.default_threshold == "accept-50%"
+
+
+def settings(**changes):
+    prompts = PromptSettings(("playground/word_problems:28",), validation=0.4, calibration=0.01)
+    given = {"bench": BENCH, "judges": ("playground",), "prompts": prompts, "rule": RULE, "rollouts": 3, "share": 0.7}
+    return TuneSettings(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tuned")
+    return out, tune(settings(), out, progress=False)
+
+
+def test_a_tuned_judge_is_a_judge_like_any_other(tuned):
+    out, found = tuned
+    judge = SelfJudgeVerifier.from_pretrained(out)
+    assert judge.config.target.id == "hf_selfjudge/playground/target"
+    assert set(judge.config.features) >= {"hidden", *SCALARS}
+    assert judge.config.thresholds == found["thresholds"]
+    assert judge.config.labels["rule"] == RULE
+    assert json.loads((out / "tune.json").read_text()) == found
+    assert found["prompts"] == 28
+    assert 42 <= found["answers"] <= 84
+    assert found["decisions"] > 100
+    assert found["kept"] < found["exact_kept"]
+    assert [entry["input"] for entry in found["inputs"]] == ["judge:playground", *SCALARS, "(all)"]
+
+
+def test_a_killed_run_goes_on_with_what_is_there(tuned, tmp_path, monkeypatch):
+    out, found = tuned
+    parts = sorted((out / "rollouts").iterdir())
+    assert len(parts) == 8  # two batches, once exactly and three times by lot
+    parts[3].write_bytes(parts[3].read_bytes()[:100])
+    computed = []
+    run = module.explore.__globals__["Worker"].run
+    monkeypatch.setattr(
+        module.explore.__globals__["Worker"], "run", lambda self, part: computed.append(part.path) or run(self, part)
+    )
+    again = tune(settings(), out, progress=False)
+    assert computed == [parts[3]]
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}
+
+
+def test_what_decides_the_answers_is_in_the_fingerprint(tmp_path, monkeypatch):
+    seen = []
+
+    def stop(explored, parts, progress):
+        seen.append(explored.fingerprint)
+        raise ValueError("far enough")
+
+    monkeypatch.setattr(module, "explore", stop)
+    changes = ({}, {"share": 0.4}, {"rule": "topk:3"}, {"seed": 1}, {"judges": ()}, {"bench": replace(BENCH, gamma=3)})
+    for change in (*changes, {"rollouts": 4}):
+        with pytest.raises(ValueError, match="far enough"):
+            tune(settings(**change), tmp_path, progress=False)
+    assert len(set(seen)) == len(changes), "more rollouts go on from what is there"
+
+
+def test_exact_decoding_is_the_first_rollout(tuned):
+    from safetensors import safe_open
+
+    out, _ = tuned
+    with safe_open(out / "rollouts" / "rollout0-0000.safetensors", framework="pt") as file:
+        assert not file.get_tensor("taken").any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"share": 1.0}, "share is 1.0, expected a share in"),
+        ({"rollouts": 1}, "rollouts is 1, expected at least 2"),
+        ({"prompts": PromptSettings(("playground/open_ended:5",))}, "playground/open_ended have no checker"),
+        ({"rule": "nothing:3"}, "nothing"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_work(change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        tune(settings(**change), tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_judges_of_another_pair_or_with_hidden_layers_are_refused(tmp_path):
+    build_judge().save_pretrained(tmp_path / "small")
+    build_judge(hidden_units=(4,)).save_pretrained(tmp_path / "deep")
+    for name, message in (("small", "reads states of 32 numbers"), ("deep", "has hidden layers")):
+        with pytest.raises(ValueError, match=message):
+            tune(settings(judges=(str(tmp_path / name),)), tmp_path / "out", progress=False)
+
+
+def test_the_command_says_what_is_wrong(capsys, tmp_path):
+    prompts = ["--prompts", "playground/open_ended:3", "--max-new-tokens", "100"]
+    with pytest.raises(SystemExit):
+        main(["tune", *prompts, "--out", str(tmp_path / "out")])
+    assert "have no checker" in capsys.readouterr().err
