@@ -7,13 +7,19 @@ This is the only definition of the judge's input: labelling, training and every 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from .config import LOOK_AHEAD_FEATURES
+from .engine.kernels import token_statistics
+
 LOG_FLOOR = -100.0
 """Log-probabilities are clamped here, so that a token with probability zero keeps every feature finite."""
+
+LARGE = 1 << 26
+"""Logits of a block from which float32 copies of all of them are avoided."""
 
 AHEAD = 4
 """How many of the drafted tokens behind a token its look-ahead features read."""
@@ -36,9 +42,9 @@ class Block:
     draft_scores: Tensor | None = None  # (batch, gamma, vocab); None means equal to the logits
     uniforms: Tensor | None = None  # (batch, gamma) in [0, 1): this block's randomness; None means greedy decoding
     lengths: Tensor | None = None  # (batch,): how many tokens were drafted for each row; None means gamma for all
-    sequences: Tensor | None = (
-        None  # (batch,): which of the call's sequences each row is; those that are done have left
-    )
+    sequences: Tensor | None = None  # (batch,): each row's place in the call; rows that are done have left
+    ahead: Block | None = None  # the block that this one's places were taken out of, for what they see behind them
+    places: tuple[Tensor, Tensor] | None = None  # their rows and columns there. (batch,) each
 
     @property
     def p_scores(self) -> Tensor:
@@ -63,13 +69,50 @@ class Block:
         """The target's most likely token at each drafted position. (batch, gamma)"""
         return self.p_scores[:, :-1].argmax(dim=-1)
 
+    def at(self, rows: Tensor, columns: Tensor) -> Block:
+        """Some places as rows of a block of one token each: all that rules by place need. (places,) each"""
+
+        def take(values: Tensor) -> Tensor:
+            return values[rows, columns][:, None]
+
+        def maybe(values: Tensor | None) -> Tensor | None:
+            return None if values is None else take(values)
+
+        scores = maybe(self.target_scores)
+        return replace(
+            self,
+            draft_tokens=take(self.draft_tokens),
+            target_logits=take(self.target_logits).expand(-1, 2, -1),  # nobody reads the bonus token's row
+            hidden=torch.stack([self.hidden[rows, columns], self.hidden[rows, columns + 1]], dim=1),
+            draft_logits=maybe(self.draft_logits),
+            target_scores=None if scores is None else scores.expand(-1, 2, -1),
+            draft_scores=maybe(self.draft_scores),
+            uniforms=maybe(self.uniforms),
+            lengths=None,
+            sequences=None if self.sequences is None else self.sequences[rows],
+            ahead=self,
+            places=(rows, columns),
+        )
+
 
 def judge_features(block: Block, names: Sequence[str]) -> Tensor:
     """The judge's input for every drafted token: the named features side by side. (batch, gamma, input_size)"""
+    if block.ahead is not None and block.places is not None and not LOOK_AHEAD_FEATURES.isdisjoint(names):
+        return _features_of_places(block, block.ahead, block.places, names)
     view = _BlockView(block)
     columns = []
     for name in names:
         value = _FEATURES[name](view)
+        columns.append(value if value.dim() == 3 else value.unsqueeze(-1))
+    return torch.cat(columns, dim=-1)
+
+
+def _features_of_places(block: Block, whole: Block, places: tuple[Tensor, Tensor], names: Sequence[str]) -> Tensor:
+    """Features of single places: what they see behind them is in the whole block. (batch, 1, input_size)"""
+    own, behind = _BlockView(block), _BlockView(whole)
+    columns = []
+    for name in names:
+        value = _FEATURES[name](behind)[places].unsqueeze(1) if name in LOOK_AHEAD_FEATURES else _FEATURES[name](own)
         columns.append(value if value.dim() == 3 else value.unsqueeze(-1))
     return torch.cat(columns, dim=-1)
 
@@ -127,6 +170,8 @@ class _BlockView:
     @property
     def log_p_draft(self) -> Tensor:
         """log p of each drafted token. (batch, gamma)"""
+        if self._log_p is None and self.block.target_logits.numel() >= LARGE:  # all of log_p would be gigabytes
+            return token_statistics(self.block.target_logits[:, :-1], self.block.draft_tokens)[0].clamp(min=LOG_FLOOR)
         return token_log_probs(self.log_p, self.block.draft_tokens).clamp(min=LOG_FLOOR)
 
     @property

@@ -1,11 +1,14 @@
 """`verify` on random blocks: who accepts what in each mode, forbidden tokens, and `approve` with stock acceptance."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from tiny import Always
+from tiny import Always, build_judge
 
+from hf_selfjudge import never_relax
 from hf_selfjudge.features import Block
-from hf_selfjudge.rules import Rule
+from hf_selfjudge.rules import JudgeRule, Rule, parse_rule
 from hf_selfjudge.verification import approve, verify
 
 VOCAB = 12
@@ -161,3 +164,63 @@ def test_verify_reads_scores_not_logits():
     block = Block(torch.tensor([[1]]), logits, torch.zeros(1, 2, 4), target_scores=scores)
     verdict = verify(block, None)
     assert (verdict.accepted.item(), verdict.next_token.item()) == (1, 2)
+
+
+def large_block(rows=42, gamma=6, seed=0, sampled=False):
+    """A block whose draft agrees with the target in many places, with rows of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, gamma + 1, 40, generator=generator) * 3
+    draft = logits[:, :-1] + torch.randn(rows, gamma, 40, generator=generator)
+    tokens = torch.where(
+        torch.rand(rows, gamma, generator=generator) < 0.6, logits[:, :-1].argmax(-1), draft.topk(2).indices[..., 1]
+    )
+    return Block(
+        tokens,
+        logits,
+        torch.randn(rows, gamma + 1, 32, generator=generator),
+        draft,
+        target_scores=logits / 0.8,
+        draft_scores=draft / 0.8,
+        uniforms=torch.rand(rows, gamma, generator=generator) if sampled else None,
+        lengths=torch.tensor([gamma, gamma, 2, gamma, 0, gamma, 4]).repeat(6),
+    )
+
+
+PLACE_RULES = ["exact", "topk:3", "floor:0.05", "margin:0.4:3", "typical:0.1:0.3", "kl:0.4", "reverse-kl:0.4"]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("spec", [*PLACE_RULES, "ensemble:0.5", "judge", "both", "guarded"])
+def test_a_large_block_is_asked_about_only_where_it_matters_with_the_same_verdict(spec, sampled, monkeypatch):
+    block, judge = large_block(sampled=sampled), JudgeRule(build_judge(threshold=0.5))
+    rules = {"judge": judge, "both": judge | parse_rule("topk:2"), "guarded": never_relax(judge, range(0, 40, 3))}
+    rule = rules[spec] if spec in rules else parse_rule(spec)
+    small = verify(block, rule)
+    asked = []
+    weigh = type(rule).weigh
+    monkeypatch.setattr(
+        type(rule), "weigh", lambda self, seen: asked.append(len(seen.draft_tokens)) or weigh(self, seen)
+    )
+    monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)
+    monkeypatch.setattr("hf_selfjudge.features.LARGE", 0)
+    large = verify(block, rule)
+    assert asked[0] == int((~small.aligned & block.drafted).sum())
+    assert torch.equal(large.accepted, small.accepted)
+    matters = ~small.aligned & block.drafted
+    assert torch.equal(large.opinion.relaxed[matters], small.opinion.relaxed[matters])
+    assert bool(small.opinion.relaxed[matters].any()) or spec in ("exact", "ensemble:0.5")
+    if spec == "judge":
+        assert torch.allclose(large.opinion.probability[matters], small.opinion.probability[matters], atol=1e-6)
+
+
+def test_a_rule_that_looks_around_sees_the_whole_large_block(monkeypatch):
+    monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)
+    block, rule = large_block(), parse_rule("fly:0:2")
+    assert torch.equal(verify(block, rule).opinion.relaxed, rule.accept(block))
+
+
+def test_a_large_block_that_matches_everywhere(monkeypatch):
+    monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)
+    block = large_block()
+    block = replace(block, draft_tokens=block.target_choice)
+    assert verify(block, JudgeRule(build_judge())).accepted.tolist() == [6, 6, 2, 6, 0, 6, 4] * 6

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from .grammar import Point
+from .grammar import EXACT_RULE, Point
 from .judges import sweep_thetas
 from .matched import CRITERIA, choose
 from .plan import Plan, check_device, make_plan
@@ -99,7 +99,7 @@ class _Run:
         return {request.name: [self.plan.job(name, request, point) for point in points] for request in requests}
 
     def decode(self, bench: Inline | Pool, jobs: Iterable[Job]) -> None:
-        """Decode what is not there yet, the most expensive first."""
+        """Decode what is not there yet: exact decoding, whose lengths help the others, then the most expensive."""
         from tqdm import tqdm
 
         made, missing = [], {}
@@ -109,7 +109,7 @@ class _Run:
                 missing[job.path] = job
             else:
                 made.append(answers.made_with)
-        due = sorted(missing.values(), key=lambda job: -job.cost)
+        due = sorted(missing.values(), key=lambda job: (job.point.spec != EXACT_RULE, -job.cost))
         if not self._decodes:
             self._missing = len(due)
             return

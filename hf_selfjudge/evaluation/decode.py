@@ -72,6 +72,7 @@ def decode(
     max_new_tokens: int,
     mode: str = "two-stage",
     batch_size: int = 64,
+    expected: Sequence[int] | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Answers:
     """Answer every prompt under one rule.
@@ -84,11 +85,12 @@ def decode(
         max_new_tokens: longest answer.
         mode: as in `generate(judge_mode=...)`.
         batch_size: sequences decoded together; prompts of similar length share a batch.
+        expected: how long the answers are likely to be, such as those of another rule; alike ones then share a batch,
+            which is done when its longest answer is.
         advance: called with the number of items just finished.
     """
     target, draft, tokenizer = pair
-    # the longest first, so that a batch that does not fit into memory fails at once
-    order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    order = _order(prompts, expected)
     texts = [""] * len(prompts)
     counts: dict[str, Any] = {name: [0] * len(prompts) for name in COUNTS}
     seconds, phases = 0.0, dict.fromkeys((*PHASES, "total"), 0.0)
@@ -117,3 +119,13 @@ def decode(
                 counts[name][index] = getattr(stats, name)
         advance(len(batch))
     return Answers(texts=texts, seconds=seconds, phases=phases, **counts)
+
+
+def _order(prompts: Sequence[list[int]], expected: Sequence[int] | None) -> list[int]:
+    """The longest prompts first, so that a batch that does not fit into memory fails at once.
+
+    Where answers' lengths are expected, prompts count as equally long within a factor of two.
+    """
+    if expected is None:
+        return sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    return sorted(range(len(prompts)), key=lambda index: (-len(prompts[index]).bit_length(), -expected[index]))

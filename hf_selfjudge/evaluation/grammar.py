@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+EXACT_RULE = "exact"
 GUARDS = ("digits", "special")
 JUDGE = "judge:"
 SWEEP = "sweep"
@@ -146,7 +147,7 @@ def parse_rules(texts: Sequence[str], gamma: int) -> list[Spec]:
         rest = entry.removeprefix(TRAINING_FREE)
         written = [entry] if rest == entry else [f"{name}:{SWEEP}{rest}" for name in SWEEPS]
         specs += [parse_spec(spec, gamma) for spec in written]
-    exact = parse_spec("exact", gamma)
+    exact = parse_spec(EXACT_RULE, gamma)
     return [exact, *(spec for spec in specs if spec != exact)]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .grammar import Point, Spec, parse_rules
+from .grammar import EXACT_RULE, Point, Spec, parse_rules
 from .judges import Judges
 from .lengths import short_prompts
 from .providers import Part, Task, TaskRequest, model_folder, parse_tasks
@@ -64,7 +64,9 @@ class Plan:
         fingerprint = {**self.base, "rule": self.judges.identity(point), "task": known.fingerprint}
         path = answers_path(self.out, name, fingerprint)
         scores = scores_path(path, known.scoring)
-        return Job(point, request, path, fingerprint, scores, known.scoring, known.task.needs_model)
+        plain = {**fingerprint, "rule": EXACT_RULE}
+        exact = (answers_path(self.out, name, plain), plain)
+        return Job(point, request, path, fingerprint, scores, known.scoring, known.task.needs_model, exact)
 
     @property
     def items(self) -> dict[TaskRequest, Task]:

@@ -19,7 +19,7 @@ from .decode import Answers, decode, tokenize
 from .grammar import Point
 from .judges import Judges, Recorder
 from .providers import Task, TaskRequest, model_folder
-from .store import write_answers
+from .store import read_answers, write_answers
 
 Failures = dict["Job", str]
 """Why each job failed."""
@@ -55,6 +55,8 @@ class Job:
     scoring: dict[str, Any]
     needs_model: bool
     """Whether a model scores the answers."""
+    exact: tuple[Path, dict[str, Any]]
+    """Where exact decoding's answers are, and their fingerprint: they tell how long answers to the prompts are."""
 
     @property
     def items(self) -> int:
@@ -97,7 +99,9 @@ class Bench:
     def measure(self, job: Job, advance: Callable[[int], None] = lambda count: None) -> int:
         """Compute the answers of one job and write them; returns their number."""
         rule = self._judges.rule(job.point, self.pair[2])
-        answers = self.answer(self._prompts(job.request), rule, self._longest(job.request), advance)
+        known = read_answers(*job.exact)
+        expected = None if known is None else known.new_tokens
+        answers = self.answer(self._prompts(job.request), rule, self._longest(job.request), expected, advance)
         write_answers(job.path, job.fingerprint, replace(answers, made_with=self._made_with))
         return len(answers)
 
@@ -112,9 +116,10 @@ class Bench:
         prompts: Sequence[list[int]],
         rule: Rule,
         max_new_tokens: int,
+        expected: Sequence[int] | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> Answers:
-        """Answers to prompts that are tokens already."""
+        """Answers to prompts that are tokens already; see `decode`."""
         settings = self.settings
         return decode(
             self.pair,
@@ -124,6 +129,7 @@ class Bench:
             max_new_tokens=max_new_tokens,
             mode=settings.mode,
             batch_size=settings.batch_size,
+            expected=expected,
             advance=advance,
         )
 

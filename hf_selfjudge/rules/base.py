@@ -20,6 +20,9 @@ class Rule:
 
     needs_draft_logits: bool = False
     """Whether the rule reads the draft's distribution, so that it cannot work with prompt lookup."""
+    by_place: bool = False
+    """Whether the rule decides each place by itself, so that it can be asked about some places of a block only
+    (`Block.at`); what a judge sees behind a place is there as well."""
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
@@ -50,6 +53,11 @@ class _Combination(Rule):
     def needs_draft_logits(self) -> bool:  # type: ignore[override]
         """Whether any of the rules does."""
         return any(rule.needs_draft_logits for rule in self.rules)
+
+    @property
+    def by_place(self) -> bool:  # type: ignore[override]
+        """Whether all of the rules do."""
+        return all(rule.by_place for rule in self.rules)
 
     def accept(self, block: Block) -> Tensor:
         """The combined mask."""
@@ -94,6 +102,11 @@ class NeverRelax(Rule):
     def needs_draft_logits(self) -> bool:  # type: ignore[override]
         """As the rule inside."""
         return self.rule.needs_draft_logits
+
+    @property
+    def by_place(self) -> bool:  # type: ignore[override]
+        """As the rule inside."""
+        return self.rule.by_place
 
     def accept(self, block: Block) -> Tensor:
         """The rule's mask without the protected tokens."""

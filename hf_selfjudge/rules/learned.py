@@ -17,6 +17,7 @@ class JudgeRule(Rule):
     """P(acceptable) > theta. Reads the raw logits and hidden states the judge was trained on."""
 
     verifier: SelfJudgeVerifier
+    by_place = True
 
     @property
     def needs_draft_logits(self) -> bool:  # type: ignore[override]

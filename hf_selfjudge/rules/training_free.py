@@ -19,6 +19,8 @@ from .base import Rule, require
 class ExactMatch(Rule):
     """The drafted token is the target's most likely one."""
 
+    by_place = True
+
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
         return block.draft_tokens == block.target_choice
@@ -31,6 +33,8 @@ class RejectionSampling(Rule):
     A drafter without a distribution counts as one that was certain (q(z) = 1). Greedy blocks carry no randomness and
     fall back to the exact match.
     """
+
+    by_place = True
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
@@ -49,6 +53,7 @@ class TopK(Rule):
     """The drafted token is among the target's k most likely."""
 
     k: int = 2
+    by_place = True
 
     def __post_init__(self) -> None:
         require(isinstance(self.k, int) and self.k >= 1, "k", self.k, "an int >= 1")
@@ -64,6 +69,7 @@ class ProbabilityFloor(Rule):
     """p(z) >= floor."""
 
     floor: float = 0.01
+    by_place = True
 
     def __post_init__(self) -> None:
         require(0 <= self.floor <= 1, "floor", self.floor, "a probability")
@@ -82,6 +88,7 @@ class Margin(Rule):
 
     delta: float = 0.3
     k: int = 2
+    by_place = True
 
     def __post_init__(self) -> None:
         require(0 <= self.delta <= 1, "delta", self.delta, "a probability")
@@ -99,6 +106,7 @@ class Typical(Rule):
 
     epsilon: float = 0.09
     delta: float = 0.3
+    by_place = True
 
     def __post_init__(self) -> None:
         require(0 <= self.epsilon <= 1, "epsilon", self.epsilon, "a probability")
@@ -117,6 +125,7 @@ class KLThreshold(Rule):
     limit: float = 0.5
     reverse: bool = False
     needs_draft_logits = True
+    by_place = True
 
     def __post_init__(self) -> None:
         require(self.limit >= 0, "limit", self.limit, "a number of nats >= 0")
@@ -136,6 +145,7 @@ class Ensemble(Rule):
 
     weight: float = 0.7
     needs_draft_logits = True
+    by_place = True
 
     def __post_init__(self) -> None:
         require(0 <= self.weight <= 1, "weight", self.weight, "a number in [0, 1]")

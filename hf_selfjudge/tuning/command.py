@@ -54,13 +54,11 @@ def run_tune(out: Path, **options: Any) -> None:
     prompts = PromptSettings(
         tuple(options.pop("prompts")),
         max_prompt_tokens=options.pop("max_prompt_tokens"),
-        validation=0.2,
-        calibration=0.01,
         seed=options["seed"],
     )
     judges = tuple(folder.strip() for folder in options.pop("judges").split(",") if folder.strip())
     found = tune(TuneSettings(BenchSettings(**bench), judges, prompts, **options), out)
-    for part in found["held_out"]:
+    for part in found["effects"]:
         sys.stdout.write(
             f"{part['decisions']:7d} decisions: {part['points']:+6.2f} points each (+- {part['standard_error']:.2f}), "
             f"{part['gain']:.1f} tokens won\n"

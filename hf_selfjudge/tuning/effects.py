@@ -19,13 +19,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ..pipeline.training.linear_models import C_GRID, Columns, logistic_path
 from .explorer import Decisions
 
+PRIORS = (0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4)
+"""Spreads that the costs may have, in log-odds per spread of an input: the prior's standard deviations to try."""
 PARTS = 5
-"""Parts of the decisions, from the most harmful to the least, whose effect is measured on held-out prompts."""
+"""Parts of the decisions, from the most harmful to the least, whose effect is measured."""
+FOLDS = 5
+"""Parts of the prompts: what is said of one is fitted on the others."""
 RIDGE = 1e-3
 """Of the regression of gains, in units of the inputs' variance."""
+NEWTON_STEPS = 100
+TINY = 1e-9
+"""Keeps a matrix of columns that say the same invertible."""
 CERTAIN = 0.02
 """An agreement of all others counts as 1 minus this."""
 
@@ -36,9 +42,14 @@ class Evidence:
 
     kept: Tensor  # (answers,) bool
     others: Tensor  # (answers,) how often the prompt's other answers agree with each other
-    held_out: Tensor  # (answers,) bool
+    prompts: Tensor  # (answers,) which prompt
     decisions: Decisions  # whose sequences are indices of answers
     share: float
+
+    @property
+    def folds(self) -> Tensor:
+        """The fold of each answer; answers to one prompt share it. (answers,)"""
+        return self.prompts % FOLDS
 
     def select(self, answers: Tensor) -> Evidence:
         """Some of the answers. (answers,) bool"""
@@ -47,7 +58,7 @@ class Evidence:
         return Evidence(
             self.kept[answers],
             self.others[answers],
-            self.held_out[answers],
+            self.prompts[answers],
             Decisions(
                 place[decisions.sequences[mine]], decisions.taken[mine], decisions.gains[mine], decisions.inputs[mine]
             ),
@@ -60,10 +71,10 @@ class Evidence:
         empty = columns.new_zeros(len(self.kept), columns.shape[1])
         return empty.index_add(0, self.decisions.sequences, signs[:, None] * columns)
 
-    @property
-    def agreement(self) -> Tensor:
-        """The log-odds of `others`. (answers, 1)"""
-        return torch.logit(self.others.double().clamp(CERTAIN, 1 - CERTAIN))[:, None]
+    def design(self, columns: Tensor) -> Tensor:
+        """Those sums, the log-odds of `others`, and a one. (decisions, width) -> (answers, width + 2)"""
+        agreement = torch.logit(self.others.double().clamp(CERTAIN, 1 - CERTAIN))
+        return torch.cat([self.sums(columns), torch.stack([agreement, torch.ones_like(agreement)], dim=1)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -74,8 +85,8 @@ class Effects:
     std: Tensor  # (inputs,)
     cost: Tensor  # (inputs + 1,) w, in log-odds of keeping the answer
     gain: Tensor  # (inputs + 1,) tokens kept behind the decision
-    c: float
-    """Inverse regularisation strength of the logistic regression."""
+    prior: float
+    """Standard deviation of the normal prior on the costs but the last."""
 
     def known(self, inputs: Tensor) -> Tensor:
         """z: inputs in units of their spread, and a one. (decisions, inputs) -> (decisions, inputs + 1)"""
@@ -83,43 +94,64 @@ class Effects:
         return torch.cat([values, values.new_ones(len(values), 1)], dim=1)
 
 
-def fit(evidence: Evidence, grid: Sequence[float] = C_GRID) -> tuple[Effects, list[dict[str, float]]]:
-    """The effects, and a table of what they are worth on prompts that the fit has not seen.
+def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, list[dict[str, float]]]:
+    """The effects, and a table of what they are worth on prompts that their fit has not seen.
 
-    C is the one with the least log loss on the held-out answers; the effects returned are fitted on all of them.
+    The prior is the one with the least log loss on unseen folds; it does not hold back what accepting costs on average.
     """
-    training, unseen = evidence.select(~evidence.held_out), evidence.select(evidence.held_out)
-    for part, name in ((training, "training"), (unseen, "held-out")):
+    folds = evidence.folds
+    for fold in range(FOLDS):
+        part = evidence.select(folds == fold)
         if len(part.kept.unique()) < 2 or not len(part.decisions):
             raise ValueError(
-                f"The {len(part.kept)} {name} answers hold {len(part.decisions)} decisions, and {int(part.kept.sum())} "
-                "answers are kept; expected both kinds of answers. Give more prompts, or a laxer rule."
+                f"Of the {len(part.kept)} answers in a fifth of the prompts {int(part.kept.sum())} are kept, with "
+                f"{len(part.decisions)} decisions; expected both kinds of answers. Give more prompts, or a laxer rule."
             )
-    losses: dict[float, float] = {}
-    found: dict[float, Effects] = {}
-    for effects, logits in _path(training, unseen, grid):
-        losses[effects.c] = float(binary_cross_entropy_with_logits(logits, unseen.kept.double()))
-        found[effects.c] = effects
-    best = min(losses, key=lambda c: losses[c])
-    ((final, _),) = _path(evidence, unseen, (best,))
-    return final, held_out_effects(found[best], unseen, training)
+    losses = torch.zeros(len(priors), len(evidence.kept), dtype=torch.float64)
+    costs = torch.zeros(len(priors), len(evidence.decisions), dtype=torch.float64)
+    for fold in range(FOLDS):
+        unseen = folds == fold
+        training, test = evidence.select(~unseen), evidence.select(unseen)
+        theirs = unseen[evidence.decisions.sequences]
+        for at, (effects, logits) in enumerate(_path(training, test, priors)):
+            truth = test.kept.double()
+            losses[at, unseen] = binary_cross_entropy_with_logits(logits, truth, reduction="none")
+            costs[at, theirs] = effects.known(test.decisions.inputs) @ effects.cost
+    chosen = int(losses.mean(1).argmin())
+    ((final, _),) = _path(evidence, evidence, (priors[chosen],))
+    return final, effect_table(costs[chosen], evidence)
 
 
-def _path(training: Evidence, unseen: Evidence, grid: Sequence[float]) -> list[tuple[Effects, Tensor]]:
-    """For every C the effects, and the log-odds of the unseen answers."""
+def _path(training: Evidence, unseen: Evidence, priors: Sequence[float]) -> list[tuple[Effects, Tensor]]:
+    """For every prior the effects, and the log-odds of the unseen answers."""
     inputs = training.decisions.inputs.double()
     std = inputs.std(0, correction=0)
     frame = Effects(inputs.mean(0), torch.where(std > 1e-9, std, 1.0), torch.empty(0), torch.empty(0), 0.0)
-    known, other = frame.known(inputs), frame.known(unseen.decisions.inputs)
-    columns = Columns.of(torch.cat([training.sums(known), training.agreement], dim=1))
-    rows = columns.like(torch.cat([unseen.sums(other), unseen.agreement], dim=1))
-    gain = _ridge(known[training.decisions.taken], training.decisions.gains[training.decisions.taken].double())
-    found = []
-    for c, solution, _ in logistic_path(columns, training.kept, torch.ones(len(training.kept)), grid):
-        raw, _ = columns.fold(solution[None, :-1], solution[-1:])
-        cost = raw[0, :-1].double()
-        found.append((Effects(frame.mean, frame.std, cost, gain, c), (rows @ solution).double()))
+    known = frame.known(inputs)
+    design, other = training.design(known), unseen.design(frame.known(unseen.decisions.inputs))
+    taken = training.decisions.taken
+    gain = _ridge(known[taken], training.decisions.gains[taken].double())
+    width, found = known.shape[1], []
+    for prior in priors:
+        penalty = torch.zeros(design.shape[1], dtype=torch.float64)
+        penalty[: width - 1] = prior**-2
+        solution = _logistic(design, training.kept.double(), penalty)
+        found.append((Effects(frame.mean, frame.std, solution[:width], gain, prior), other @ solution))
     return found
+
+
+def _logistic(design: Tensor, truth: Tensor, penalty: Tensor) -> Tensor:
+    """Penalised logistic regression by Newton's method. (rows, width), (rows,), (width,) -> (width,)"""
+    solution = torch.zeros_like(penalty)
+    for _ in range(NEWTON_STEPS):
+        chance = torch.sigmoid(design @ solution)
+        gradient = design.T @ (truth - chance) - penalty * solution
+        weights = (chance * (1 - chance)).clamp(min=1e-6)
+        step = torch.linalg.solve(design.T @ (weights[:, None] * design) + (penalty + TINY).diag(), gradient)
+        solution = solution + step.clamp(-2, 2)  # far from the optimum Newton's steps may be too long
+        if float(step.abs().max()) < 1e-9:
+            break
+    return solution
 
 
 def _ridge(known: Tensor, gains: Tensor) -> Tensor:
@@ -129,18 +161,18 @@ def _ridge(known: Tensor, gains: Tensor) -> Tensor:
     return torch.linalg.solve(known.T @ known + penalty.diag(), known.T @ gains)
 
 
-def held_out_effects(effects: Effects, unseen: Evidence, training: Evidence) -> list[dict[str, float]]:
-    """For each part of the decisions, by predicted cost: what taking one really changed, in points, and won in tokens.
+def effect_table(predicted: Tensor, evidence: Evidence) -> list[dict[str, float]]:
+    """For each fifth of the decisions, by predicted cost: what taking one really changed, in points, and won in tokens.
 
-    The parts are equal in the training answers. The effect is a linear regression's, with its standard error.
+    The effect is a linear regression's, with its standard error. (decisions,)
     """
-    predicted = effects.known(training.decisions.inputs) @ effects.cost
-    edges = torch.quantile(predicted[:: max(1, len(predicted) // 1_000_000)], torch.linspace(0, 1, PARTS + 1).double())
-    decisions = unseen.decisions
-    part = torch.bucketize(effects.known(decisions.inputs) @ effects.cost, edges[1:-1])
+    decisions = evidence.decisions
+    some = predicted[:: max(1, len(predicted) // 1_000_000)]  # torch.quantile takes sixteen million at most
+    edges = torch.quantile(some, torch.linspace(0, 1, PARTS + 1, dtype=some.dtype))
+    part = torch.bucketize(predicted, edges[1:-1])
     member = torch.nn.functional.one_hot(part, PARTS).double()
-    design = torch.cat([unseen.sums(member), unseen.agreement, torch.ones(len(unseen.kept), 1)], dim=1).double()
-    truth = unseen.kept.double()
+    design = evidence.design(member)
+    truth = evidence.kept.double()
     inverse = torch.linalg.pinv(design.T @ design)
     solution = inverse @ design.T @ truth
     residual = truth - design @ solution

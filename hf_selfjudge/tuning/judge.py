@@ -13,7 +13,7 @@ from ..judge import SelfJudgeVerifier
 from .effects import Effects
 from .explorer import SCALARS
 
-SHARES = (0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
+SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Thresholds are named by the share of the explored decisions that they accept."""
 DEFAULT_SHARE = 0.5
 

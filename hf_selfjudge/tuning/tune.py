@@ -80,8 +80,8 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         "seconds": {"exploring": round(seconds, 1), "all": round(time.perf_counter() - begun, 1)},
         **counts,
         "inputs": _inputs(effects, settings.judges),
-        "held_out": table,
-        "c": effects.c,
+        "effects": table,
+        "prior": effects.prior,
     }
     judge, figures["price"] = make_judge(
         effects,
@@ -90,7 +90,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         target=ModelReference(names.name("target")),
         draft=ModelReference(names.name("draft")),
         labels={"labels": "outcomes in the loop", **_described(settings)},
-        metrics={name: figures[name] for name in ("answers", "decisions", "held_out")},
+        metrics={name: figures[name] for name in ("answers", "decisions", "effects")},
     )
     figures["thresholds"] = judge.config.thresholds
     judge.save_pretrained(out)
@@ -106,7 +106,7 @@ def collect(prompts: Sequence[Prompt], found: dict[Part, Rollout], share: float)
         index: dict(zip(numbers, vote([outcomes[index, n] for n in numbers], _checker(prompts[index])), strict=True))
         for index in range(len(prompts))
     }
-    rows: list[tuple[bool, float, bool]] = []
+    rows: list[tuple[bool, float, int]] = []
     tables: list[Decisions] = []
     for part, rollout in found.items():
         if not part.number:
@@ -116,7 +116,7 @@ def collect(prompts: Sequence[Prompt], found: dict[Part, Rollout], share: float)
             voted = votes[index][part.number]
             if voted is not None:
                 place[at] = len(rows)
-                rows.append((*voted, prompts[index].split != "train"))
+                rows.append((*voted, index))
         decisions = rollout.decisions
         used = place[decisions.sequences] >= 0
         tables.append(
@@ -124,15 +124,20 @@ def collect(prompts: Sequence[Prompt], found: dict[Part, Rollout], share: float)
                 place[decisions.sequences[used]], decisions.taken[used], decisions.gains[used], decisions.inputs[used]
             )
         )
-    kept, others, held_out = (torch.tensor(column) for column in zip(*rows, strict=True)) if rows else _nothing()
-    evidence = Evidence(kept, others, held_out, Decisions.join(tables), share)
+    if not rows:
+        raise ValueError(
+            f"No two answers to any of {len(prompts)} prompts agree; expected some. Give prompts that the target can "
+            "answer, or more max_new_tokens if the answers are cut off."
+        )
+    kept, others, owners = (torch.tensor(column) for column in zip(*rows, strict=True))
+    evidence = Evidence(kept, others, owners, Decisions.join(tables), share)
     exact = [voted[0] for index in votes if (voted := votes[index][0]) is not None]
     counts = {
         "prompts": len(prompts),
         "answers": len(rows),
         "decisions": len(evidence.decisions),
         "new_tokens": sum(sum(rollout.new_tokens) for rollout in found.values()),
-        "kept": float(kept.double().mean()) if rows else None,
+        "kept": float(kept.double().mean()),
         "exact_kept": sum(exact) / len(exact) if exact else None,
     }
     return evidence, counts
@@ -149,11 +154,6 @@ def _outcomes(prompts: Sequence[Prompt], found: dict[Part, Rollout]) -> dict[tup
 
 def _checker(prompt: Prompt) -> Any:
     return get_checker(prompt.checker or "")
-
-
-def _nothing() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    empty = torch.empty(0)
-    return empty.bool(), empty, empty.bool()
 
 
 def _linear_judges(folders: Sequence[str], hidden_size: int) -> list[Any]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from hf_selfjudge.evaluation.command import add_compare, run_compare
 from hf_selfjudge.evaluation.compare import compare
 from hf_selfjudge.evaluation.decode import decode, tokenize
 from hf_selfjudge.evaluation.providers import TaskRequest, parse_tasks
-from hf_selfjudge.evaluation.workers import Bench
+from hf_selfjudge.evaluation.settings import CompareSettings
+from hf_selfjudge.evaluation.workers import Bench, BenchSettings
 from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
 from hf_selfjudge.playground.world import generate, score
@@ -328,3 +330,36 @@ def test_two_workers_give_the_results_of_one(tmp_path):
     assert one["computed"]["results"] == two["computed"]["results"] == 8
     for a, b in zip(one["points"], two["points"], strict=True):
         assert a["test"]["pooled"] | {"seconds": 0} == b["test"]["pooled"] | {"seconds": 0}
+
+
+def test_answers_that_are_likely_to_be_long_share_a_batch(embedded, monkeypatch):
+    prompts = [[5] * length for length in (9, 30, 8, 31, 12, 17)]
+    batches = []
+
+    def pad(tokens, **kwargs):
+        batches.append([len(ids) for ids in tokens["input_ids"]])
+        return embedded[2].pad(tokens, **kwargs)
+
+    tokenizer = SimpleNamespace(pad=pad, batch_decode=embedded[2].batch_decode)
+    pair = (embedded[0], embedded[1], tokenizer)
+    options = {"gamma": 2, "max_new_tokens": 2, "batch_size": 2}
+    plain = decode(pair, prompts, parse_rule("exact"), **options)
+    assert batches == [[31, 30], [17, 12], [9, 8]]
+    batches.clear()
+    alike = decode(pair, prompts, parse_rule("exact"), expected=[50, 10, 20, 60, 70, 90], **options)
+    assert batches == [[17, 31], [30, 12], [9, 8]], "within a factor of two by answers, else by prompts"
+    assert alike.texts == plain.texts
+
+
+def test_exact_decoding_tells_the_others_how_long_answers_are(compared, tmp_path, monkeypatch):
+    seen = []
+
+    def spy(*args, expected=None, **kwargs):
+        seen.append(expected)
+        return decode(*args, expected=expected, **kwargs)
+
+    monkeypatch.setattr("hf_selfjudge.evaluation.workers.decode", spy)
+    bench = BenchSettings("playground", "playground", gamma=3, batch_size=4, max_new_tokens=6)
+    settings = CompareSettings(bench, ("topk:2",), ("playground/news:4",), select_on="test", resamples=10)
+    compare(settings, tmp_path, progress=False)
+    assert seen == [None, [6, 6, 6, 6]]

@@ -69,7 +69,7 @@ def test_the_judge_is_the_worth_of_a_decision_in_one_linear_layer():
 
 
 def settings(**changes):
-    prompts = PromptSettings(("playground/word_problems:28",), validation=0.4, calibration=0.01)
+    prompts = PromptSettings(("playground/word_problems:28",))
     given = {"bench": BENCH, "judges": ("playground",), "prompts": prompts, "rule": RULE, "rollouts": 3, "share": 0.7}
     return TuneSettings(**{**given, **changes})
 
