@@ -1,7 +1,8 @@
 """Put the measured figures of the result files into the documents: `python benchmarks/readme.py` (or `make readme`).
 
 Every measured figure in README.md, benchmarks/real_pair/README.md and docs/vllm.md stands between markers and comes
-from a file in benchmarks/results; a test checks that they agree.
+from a file in benchmarks/results; a test checks that they agree. The real pair's blocks are made by the modules in
+benchmarks/real_pair.
 """
 
 from __future__ import annotations
@@ -9,14 +10,31 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from real_pair import builds, tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 REAL_PAIR = "benchmarks/real_pair/README.md"
 VLLM = "docs/vllm.md"
 DOCUMENTS = ("README.md", REAL_PAIR, VLLM)
+REAL_PAIR_BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "build": ("build", builds.build_text),
+    "rankings": ("build", builds.ranking_table),
+    "features": ("build", builds.feature_table),
+    "sweep": ("sweep", tables.sweep_table),
+    "selection": ("selection", tables.selection_table),
+    **{
+        f"{name}-{gamma}": (f"gamma{gamma}/compare", make)
+        for gamma in (20, 8)
+        for name, make in tables.COMPARISON.items()
+    },
+    "speed": ("speed", tables.speed_table),
+}
+"""Blocks of the real pair's page: its result file and what makes it; a block whose file is not there is left out."""
 
 
 def demo_table(results: dict[str, Any]) -> str:
@@ -146,83 +164,6 @@ def rules_table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + conditions + "."
 
 
-def ranking_table(builds: dict[str, Any]) -> str:
-    """How well every score ranks kept answers above changed ones, and the shares kept along it, in Markdown."""
-    greedy, control = builds["autojudge"], builds["rejoin"]
-    lines = [
-        "| score | one greedy completion (AUC) | with noise control (AUC) |",
-        "| --- | ---: | ---: |",
-    ]
-    named = {"likelihood": "likelihood of the old suffix (the paper)", "confidence": "top-1 confidence"}
-    wanted = [
-        (0, "likelihood"),
-        (20, "likelihood"),
-        (40, "likelihood"),
-        (40, "confidence"),
-        (20, "rejoin"),
-        (40, "rejoin"),
-    ]
-    for length, suffix in wanted:
-        found = [_ranking(build, length, suffix) for build in (greedy, control)]
-        name = "the token alone, log p" if not length else f"{named.get(suffix, '**rejoin**')}, N = {length}"
-        lines.append(f"| {name} | {found[0]:.3f} | {found[1]:.3f} |")
-    by_score, by_rejoin = (
-        ", ".join(f"{100 * part['kept']:.0f}" for part in builds[name]["kept_by_score"]) for name in ("paper", "rejoin")
-    )
-    labels = control["labels"]
-    text = (
-        f"\n{greedy['labels']['autojudge_tried']:,} substitutions in GSM8K responses that ended; with noise control "
-        f"(three samples after the substitution, three of the unchanged text) {labels['autojudge_tried']:,} of 100 "
-        f"prompts: {100 * labels['flip_rate']:.0f} % of the samples change the answer after a substitution, "
-        f"{100 * labels['control_flip_rate']:.0f} % without one. Answers kept from the lowest fifth of the scores to "
-        f"the highest, in percent: {by_score} by the paper's score, {by_rejoin} by rejoin."
-    )
-    return "\n".join(lines) + "\n" + text
-
-
-def _ranking(build: dict[str, Any], length: int, suffix: str) -> float:
-    found = [
-        entry["auc"]
-        for entry in build["rankings"]
-        if (entry["length"], entry["suffix"], entry["reduction"]) == (length, suffix, "sum")
-    ]
-    return float(found[0])
-
-
-def sweep_table(results: dict[str, Any], least: float = -0.065) -> str:
-    """The points of a comparison that lose little, the longest first, in Markdown."""
-    lines = [
-        "| rule | accepted per cycle | exact = 1 | task score, points from exact |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    points = sorted(results["points"], key=lambda point: -point["test"]["pooled"]["accepted_per_cycle"]["estimate"])
-    for point in points:
-        row = point["test"]["pooled"]
-        change = row["score_difference"]
-        if change["estimate"] < least:
-            continue
-        lines.append(
-            f"| `{point['rule']}` | {row['accepted_per_cycle']['estimate']:.2f} | "
-            f"{row['length_ratio']['estimate']:.2f} | {100 * change['estimate']:+.1f} "
-            f"[{100 * change['low']:+.1f}, {100 * change['high']:+.1f}] |"
-        )
-    return "\n".join(lines)
-
-
-def build_text(builds: dict[str, Any]) -> str:
-    """What the builds cost, in words."""
-    stages = builds["autojudge"]["stages"]
-    seconds = {name: entry["seconds"] for name, entry in stages.items()}
-    writing = seconds["score"]
-    return (
-        f"{stages['prompts']['rows']:,} prompts answered in {seconds['respond']:.0f} s, "
-        f"{stages['mine']['rows']:,} mismatches mined in {seconds['mine']:.0f} s, scored for five N and both suffix "
-        f"terms, with the target writing 40 tokens after each of them (rejoin), in {writing:.0f} s "
-        f"({stages['score']['rows'] / writing:,.0f} per second), {stages['autojudge']['rows']:,} answers finished for "
-        f"AutoJudge in {seconds['autojudge']:.0f} s, a judge fitted in {seconds['fit']:.0f} s."
-    )
-
-
 def vllm_table(results: dict[str, Any]) -> str:
     """vLLM's engines one after the other in Markdown."""
     lines = [
@@ -241,22 +182,25 @@ def vllm_table(results: dict[str, Any]) -> str:
 
 def render(text: str, name: str = "README.md") -> str:
     """A document's text with every marked block made anew."""
-    for block, made in _blocks(name).items():
+    made_blocks = _blocks(name)
+    for block, made in made_blocks.items():
         pattern = re.compile(rf"(<!-- {block}: [^>]*-->\n).*?(\n?<!-- end -->)", re.DOTALL)
         text, count = pattern.subn(lambda match, made=made: match[1] + made + "\n<!-- end -->", text)
         if count != 1:
             raise ValueError(f"{name} has {count} blocks marked {block}, expected one.")
+    unmade = set(re.findall(r"^<!-- ([\w-]+): from ", text, re.MULTILINE)) - made_blocks.keys()
+    if unmade:
+        raise ValueError(f"{name} has blocks that no result file makes: {', '.join(sorted(unmade))}.")
     return text
 
 
 def _blocks(name: str) -> dict[str, str]:
     """The marked blocks of a document."""
     if name == REAL_PAIR:
-        builds = _read("real-pair/build")
         return {
-            "build": build_text(builds),
-            "rankings": ranking_table(builds),
-            "sweep": sweep_table(_read("real-pair/compare")),
+            block: make(_read(f"real-pair/{file}"))
+            for block, (file, make) in REAL_PAIR_BLOCKS.items()
+            if (RESULTS / "real-pair" / f"{file}.json").is_file()
         }
     if name == VLLM:
         return {"engines": vllm_table(_read("bench-vllm-cpu"))}

@@ -16,6 +16,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from ..config import JudgeConfig, ModelReference
 from . import card_sections as sections
+from . import measured
 from .handwritten import assemble
 
 TAGS = ("selfjudge", "speculative-decoding", "judge-decoding", "custom_generate")
@@ -25,13 +26,16 @@ MAX_REPORT_BYTES = 1 << 26
 UNNAMED = "path/to/this/folder"
 
 
-def judge_card(config: JudgeConfig, report: dict[str, Any] | None = None, repo_id: str | None = None) -> ModelCard:
+def judge_card(
+    config: JudgeConfig, report: dict[str, Any] | None = None, repo_id: str | None = None, measured_section: str = ""
+) -> ModelCard:
     """The card of a judge.
 
     Args:
         config: the judge's configuration.
         report: the report of its build (`report/report.json`); without it the card has fewer tables.
         repo_id: the judge's name on the Hub, used in the examples.
+        measured_section: the section of what comparisons measured with it, if any.
     """
     report = report or {}
     name = {role: _name(getattr(config, role)) for role in ("target", "draft")}
@@ -46,6 +50,7 @@ def judge_card(config: JudgeConfig, report: dict[str, Any] | None = None, repo_i
         repo=_quoted(repo_id or UNNAMED),
         operating_points=sections.operating_points(config, report),
         quality=sections.quality(config, report),
+        measured=f"\n\n{measured_section}" if measured_section else "",
         examples=sections.examples(report),
         limits=sections.limits(config, report, [found for found in name.values() if found and not _is_hub_id(found)]),
         provenance=sections.provenance(config, report),
@@ -94,9 +99,9 @@ def read_report(folder: Path, config: JudgeConfig) -> dict[str, Any] | None:
 
 
 def folder_card(folder: Path, repo_id: str | None = None) -> ModelCard:
-    """The card of the judge in a folder, with the report of its build if that lies beside it."""
+    """The card of the judge in a folder, with the report of its build and measured.json if they lie beside it."""
     config = JudgeConfig.load(folder / "config.json")
-    return judge_card(config, read_report(folder, config), repo_id)
+    return judge_card(config, read_report(folder, config), repo_id, measured.section(folder))
 
 
 @cache

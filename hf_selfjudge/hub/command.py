@@ -39,11 +39,19 @@ def add_hub(commands: Any) -> None:
     card = commands.add_parser(
         "card",
         help="write a judge's README.md again",
-        description="Make the card of a judge from its config and the report of its build. Text between the card's "
-        "markers for you, and cards without markers, are kept.",
+        description="Make the card of a judge from its config, the report of its build and what was measured. Text "
+        "between the card's markers for you, and cards without markers, are kept.",
     )
     card.add_argument("judge", metavar="JUDGE", type=Path, help="the judge's folder")
     card.add_argument("--repo", help="name on the Hub to use in the card's examples")
+    card.add_argument(
+        "--compare",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        help="compare.json of a comparison that asks this judge, by its folder's name: its figures go into "
+        "measured.json in the folder and from there into the card; may be repeated",
+    )
     card.add_argument("--print", dest="show", action="store_true", help="print the card instead of writing it")
     card.add_argument("--overwrite", action="store_true", help="replace the generated part even if it was edited")
     card.set_defaults(run=_card)
@@ -75,12 +83,15 @@ def _push(
         sys.stdout.write(f"{done.repo_id} is up to date: no commit was made\n")
 
 
-def _card(judge: Path, repo: str | None, show: bool, overwrite: bool) -> None:
+def _card(judge: Path, repo: str | None, compare: list[Path] | None, show: bool, overwrite: bool) -> None:
     from .card import folder_card
     from .folder import renew_card
+    from .measured import record
 
     if not (judge / "config.json").is_file():
         raise ValueError(f"{judge} is not a judge's folder: it has no config.json. Give the folder of a build.")
+    if compare:
+        record(judge, compare)
     if show:
         sys.stdout.write(str(folder_card(judge, repo)))
         return

@@ -30,6 +30,7 @@ from .card import folder_card, hub_datasets, read_report
 from .card_sections import FIGURES
 from .download import Repository, real_reason
 from .handwritten import is_edited, same_hand, updated
+from .measured import FILE as MEASURED
 
 METHOD = Path(__file__).parent / "custom_generate"
 METHOD_FILES = ("generate.py", "requirements.txt")
@@ -137,9 +138,9 @@ def stage_judge(
     """
     config = JudgeConfig.load(folder / "config.json")
     report = read_report(folder, config)
-    for name in ("config.json", "model.safetensors", *(REPORT_FILES if report else ())):
+    for name in ("config.json", "model.safetensors", MEASURED, *(REPORT_FILES if report else ())):
         source = folder / name
-        if not source.exists() and name in REPORT_FILES:
+        if not source.exists() and name in (MEASURED, *REPORT_FILES):
             continue
         _refuse_outside(source, folder)
         (staging / name).parent.mkdir(parents=True, exist_ok=True)

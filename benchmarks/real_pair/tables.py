@@ -1,0 +1,255 @@
+"""The parts of the page beside this file that come from comparisons (compare.json), their selection and speed.json.
+
+Every figure and every condition comes from these files; which points keep the score is what the comparison says.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from hf_selfjudge.evaluation.matched import keeps_score
+from hf_selfjudge.evaluation.page import conditions
+from hf_selfjudge.hub.card_sections import table
+from hf_selfjudge.hub.measured import rule_code
+
+CRITERION = "indistinguishable"
+PAPER = "paper"
+NAMED = ("floor with guard", PAPER)
+"""Methods beside ours whose loss is shown task by task."""
+LENGTHS = ["accepted per cycle", "exact = 1", "tokens per target forward"]
+BENCH = ("target", "draft", "gamma", "device", "dtype", "batch_size", "workers", "max_new_tokens")
+GIVEN = ("max_prompt_tokens", "select_on", "test", "seed", "resamples", "criterion", "margin", "ours")
+"""Options of a comparison that its command names."""
+DATA_FILE = re.compile(r"=(?:[^=:]*/)?(?=[^=:/]+$|[^=:/]+:)")
+JUDGE_FOLDER = re.compile(r"judge:[^@&|+,]*/")
+RUN_LENGTHS = ("accepted_per_cycle", "tokens_per_target_forward")
+LOSS = "task score, points from exact"
+
+
+def main_table(results: dict[str, Any]) -> str:
+    """Every point on every task and pooled, the longest first, in Markdown."""
+    tasks = list(results["points"][0]["test"]["tasks"])
+    rows = []
+    for point in _longest_first(results):
+        found = point["test"]
+        bold = "**" if keeps_score(found["pooled"], CRITERION, 0.0) else ""
+        cells = [_length_and_score(found["tasks"][task]) for task in tasks]
+        length, *more = _lengths(found["pooled"])
+        rows.append(
+            [f"{bold}{point['method']}{bold}", rule_code(point["rule"]), *cells, f"{bold}{length}{bold}", *more]
+        )
+        rows[-1].append(_bounded(found["pooled"]["score_difference"]))
+    head = ["method", "rule", *map(_short, tasks), *LENGTHS, LOSS]
+    text = (
+        "Under each task: draft tokens accepted per cycle / task score in percent. The last four columns are over the "
+        f"{len(results['pooled_over'])} tasks with a score: means of the tasks' figures, and for tokens per target "
+        f"forward all tokens by all forwards. **Bold**: {_meaning(results)}. {_conditions(results)}"
+    )
+    return f"{table(head, rows, words=2)}\n\n{text}"
+
+
+def matched_table(results: dict[str, Any]) -> str:
+    """The longest point of each method that keeps the score, and what it says in words, in Markdown."""
+    found = results["matched"][CRITERION]
+    kept = {name: entry for name, entry in found["methods"].items() if not entry["none_matched"]}
+    rows = []
+    for name in sorted(kept, key=lambda name: -_accepted(kept[name]["test"])):
+        entry, bold = kept[name], "**" if name == found["ours"] else ""
+        gap = entry.get("ours_minus_this")
+        rows.append([f"{bold}{name}{bold}", rule_code(results["points"][entry["point"]]["rule"])])
+        rows[-1] += [*_lengths(entry["test"]), _bounded(entry["test"]["score_difference"])]
+        rows[-1].append(_bounded(gap["accepted_per_cycle"], 1.0) if gap else "")
+    head = ["method", "rule", *LENGTHS, LOSS, "ours minus this, accepted per cycle"]
+    return f"{table(head, rows, words=2)}\n\n{matched_text(results)}"
+
+
+def matched_text(results: dict[str, Any]) -> str:
+    """Which method is the longest at matched score, and where ours, the paper's judge and rules without one stand."""
+    found = results["matched"][CRITERION]
+    methods, ours = found["methods"], found["ours"]
+    kept = {name: entry for name, entry in methods.items() if not entry["none_matched"]}
+    longest = max(kept, key=lambda name: _accepted(kept[name]["test"]))
+    sentences = [f"At matched score ({_meaning(results)}) the longest is {longest}, {_place(results, longest)}."]
+    if ours is not None and ours != longest:
+        sentences.append(f"Ours, {ours}: {_place(results, ours)}.")
+    if PAPER in methods and longest != PAPER:
+        sentences.append(f"The paper's judge: {_place(results, PAPER)}.")
+    free = [name for name in kept if name != "exact" and "judge:" not in results["points"][kept[name]["point"]]["spec"]]
+    best = max(free, key=lambda name: _accepted(kept[name]["test"]), default=longest)
+    if best != longest:
+        sentences.append(f"The longest rule without a judge, {best}: {_place(results, best)}.")
+    lost = [name for name in methods if name not in kept]
+    if lost:
+        sentences.append(f"No point kept the score: {', '.join(lost)}.")
+    return " ".join(sentences)
+
+
+def task_table(results: dict[str, Any]) -> str:
+    """What ours and a few other methods lose on each task, in Markdown."""
+    ours = results["matched"][CRITERION]["ours"]
+    methods = [name for name in dict.fromkeys((ours, *NAMED)) if name in results["methods"]]
+    tasks = list(results["points"][0]["test"]["tasks"])
+    rows, hurt = [], []
+    for name in methods:
+        point = _shown(results, name)
+        losses = {task: point["test"]["tasks"][task]["score_difference"] for task in tasks}
+        rows.append([name, rule_code(point["rule"])])
+        rows[-1] += [_bounded(loss) for loss in (*losses.values(), point["test"]["pooled"]["score_difference"])]
+        below = [_short(task) for task, loss in losses.items() if loss is not None and loss["high"] < 0]
+        hurt.append(f"{name}: {', '.join(below) or 'none'}")
+    text = (
+        "Points of task score from exact decoding, 95 % paired intervals. Each method at its longest point that keeps "
+        "the pooled score, or where none does at the one that loses least. Tasks whose whole interval lies below 0: "
+        f"{'; '.join(hurt)}."
+    )
+    return f"{table(['method', 'rule', *map(_short, tasks), 'all tasks'], rows, words=2)}\n\n{text}"
+
+
+def command_text(results: dict[str, Any]) -> str:
+    """The command that makes a comparison again, from its settings; folders are TARGET, DRAFT, JUDGES and DATA."""
+    settings = results["settings"]
+    given = {**settings["bench"], **{name: settings[name] for name in GIVEN}, "target": "TARGET", "draft": "DRAFT"}
+    named = {key.replace("_", "-"): given[key] for key in (*BENCH, *GIVEN) if given[key] is not None}
+    options = [f"--{key} {shlex.quote(str(value))}" for key, value in named.items()]
+    tasks = [
+        f"--tasks {re.sub(DATA_FILE, r'=DATA/', task)}" for entry in settings["tasks"] for task in entry.split(",")
+    ]
+    rules = [f"--rules {shlex.quote(rule)}" for rule in _rules(settings["rules"])]
+    return "```\nselfjudge compare " + " \\\n    ".join([" ".join(options), *tasks, *rules]) + " --out OUT\n```"
+
+
+def sweep_table(results: dict[str, Any], least: float = -0.065) -> str:
+    """The points of a comparison that lose little, the longest first, in Markdown."""
+    rows = []
+    for point in _longest_first(results):
+        row = point["test"]["pooled"]
+        if row["score_difference"]["estimate"] >= least:
+            length, ratio, _ = _lengths(row)
+            rows.append([rule_code(point["rule"]), length, ratio, _bounded(row["score_difference"], digits=1)])
+    text = (
+        f"Points that lose at most {-100 * least:g} points, {len(rows)} of {len(results['points'])}. "
+        f"{_conditions(results)}"
+    )
+    return f"{table(['rule', 'accepted per cycle', 'exact = 1', LOSS], rows)}\n\n{text}"
+
+
+def selection_table(found: dict[str, Any]) -> str:
+    """The point that the selection items choose for each method, in Markdown."""
+    selection = found.get("selection", found)
+    points = {point["rule"]: point for point in selection["points"]}
+    chosen = {name: points[rule] for name, rule in selection["chosen"].items()}
+    rows = [
+        [name, rule_code(point["rule"]), f"{point['accepted_per_cycle']:.2f}", _bounded(point["score_difference"])]
+        for name, point in sorted(chosen.items(), key=lambda item: -item[1]["accepted_per_cycle"])
+    ]
+    text = (
+        f"{len(selection['points'])} points of {len(chosen)} methods; a method that stands at `exact` has no point "
+        "that keeps the score."
+    )
+    return f"{table(['method', 'its point', 'accepted per cycle', LOSS], rows, words=2)}\n\n{text}"
+
+
+def speed_table(report: dict[str, Any]) -> str:
+    """Tokens per second of every way to decode, in Markdown."""
+    names = {
+        "plain": "`generate`",
+        "stock assisted": "`generate(assistant_model=)`",
+        "exact": "ours, exact",
+        "judge": f"ours, {rule_code(report['rule'])}",
+    }
+    exact = report["methods"]["exact"]["tokens_per_s"]
+    rows = []
+    for key, run in report["methods"].items():
+        lengths = [f"{run[name]:.2f}" if name in run else "" for name in RUN_LENGTHS]
+        speed = run["tokens_per_s"]
+        rows.append([names.get(key, key), str(run["prompts"]), f"{speed:.0f}", f"{speed / exact:.2f}x", *lengths])
+    text = (
+        f"{report['device']}, {report['dtype']}, batch {report['batch']}, greedy, gamma {report['gamma']}, at most "
+        f"{report['new_tokens']} new tokens; torch {report['torch']}, transformers {report['transformers']}. Ours "
+        f"exact is {report['exact_over_stock_assisted']:.1f} times stock assisted generation and "
+        f"{report['exact_over_plain']:.1f} times plain. The rule is {report['judge_over_exact']:.2f} times exact; the "
+        f"tokens per target forward predict {report['predicted_by_lengths']:.2f}: measured over predicted "
+        f"{report['measured_over_predicted']:.3f}."
+    )
+    head = ["decoding", "prompts", "tokens/s", "exact = 1", "accepted per cycle", "tokens per target forward"]
+    return f"{table(head, rows)}\n\n{text}"
+
+
+def _rules(texts: list[str]) -> list[str]:
+    """The rules of each method, judges' folders in JUDGES."""
+    methods: dict[str, list[str]] = {}
+    for rule in (rule.strip() for text in texts for rule in text.split(",")):
+        methods.setdefault(rule.split("=")[0] if "=" in rule else "", []).append(rule)
+    return [re.sub(JUDGE_FOLDER, "judge:JUDGES/", ",".join(rules)) for rules in methods.values()]
+
+
+def _shown(results: dict[str, Any], name: str) -> dict[str, Any]:
+    """A method's matched point, or where it has none the one that loses least."""
+    entry = results["matched"][CRITERION]["methods"][name]
+    if not entry["none_matched"]:
+        return dict(results["points"][entry["point"]])
+    members = [point for index in results["methods"][name] if "test" in (point := results["points"][index])]
+    return dict(max(members, key=lambda point: point["test"]["pooled"]["score_difference"]["estimate"]))
+
+
+def _place(results: dict[str, Any], name: str) -> str:
+    """Where a method stands, in words."""
+    point, entry = _shown(results, name), results["matched"][CRITERION]["methods"][name]
+    pooled = point["test"]["pooled"]
+    length, ratio, _ = _lengths(pooled)
+    return (
+        f"{'no point keeps the score; the one that loses least is ' if entry['none_matched'] else ''}"
+        f"{rule_code(point['rule'])} with {length} draft tokens accepted per cycle, {ratio} times exact decoding "
+        f"({_bounded(pooled['score_difference'])} points)"
+    )
+
+
+def _longest_first(results: dict[str, Any]) -> list[dict[str, Any]]:
+    measured = [point for point in results["points"] if "test" in point]
+    return sorted(measured, key=lambda point: -_accepted(point["test"]["pooled"]))
+
+
+def _accepted(row: dict[str, Any]) -> float:
+    return float(row["accepted_per_cycle"]["estimate"])
+
+
+def _lengths(row: dict[str, Any]) -> list[str]:
+    """The cells under LENGTHS."""
+    figures = (_accepted(row), row["length_ratio"]["estimate"], row["tokens_per_target_forward"])
+    return [f"{figure:.2f}" for figure in figures]
+
+
+def _length_and_score(row: dict[str, Any]) -> str:
+    score = "-" if row["score"] is None else f"{100 * row['score']['estimate']:.1f}"
+    return f"{_accepted(row):.2f} / {score}"
+
+
+def _bounded(value: dict[str, float] | None, factor: float = 100.0, digits: int = 2) -> str:
+    """A difference with its interval; scores in points."""
+    if value is None:
+        return "-"
+    estimate, low, high = (f"{factor * value[key]:+.{digits}f}" for key in ("estimate", "low", "high"))
+    return f"{estimate} [{low}, {high}]"
+
+
+def _meaning(results: dict[str, Any]) -> str:
+    return str(results["matched"][CRITERION]["meaning"])
+
+
+def _short(task: str) -> str:
+    return task.rsplit("/", 1)[-1]
+
+
+def _conditions(results: dict[str, Any]) -> str:
+    """How it was measured, with models by their names instead of paths."""
+    bench = results["settings"]["bench"]
+    named = {**bench, **{role: Path(bench[role]).name for role in ("target", "draft")}}
+    told = conditions({**results, "settings": {**results["settings"], "bench": named}})
+    return told + (f" At most {bench['max_new_tokens']} new tokens." if bench["max_new_tokens"] else "")
+
+
+COMPARISON = {"command": command_text, "main": main_table, "matched": matched_table, "tasks": task_table}
+"""The blocks of one comparison."""
