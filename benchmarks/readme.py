@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from real_pair import builds, tables
+from real_pair import builds, costs, tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,6 +26,7 @@ REAL_PAIR_BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "rankings": ("build", builds.ranking_table),
     "features": ("build", builds.feature_table),
     "sweep": ("sweep", tables.sweep_table),
+    "costs": ("tune", costs.cost_table),
     "selection": ("selection", tables.selection_table),
     **{
         f"{name}-{gamma}": (f"gamma{gamma}/compare", make)

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from real_pair import builds, cards, tables
+from real_pair import builds, cards, costs, tables
 from tiny import build_judge
 
 from hf_selfjudge.config import JudgeConfig, ModelReference
@@ -335,3 +335,35 @@ def make_judge(folder):
 def test_cards_are_in_step_with_their_judges(path):
     folder = cards.RESULTS / "judges" / path.stem.removeprefix(cards.CARD.format(""))
     assert path.read_text(encoding="utf-8") == cards.hub_card(folder), "run benchmarks/real_pair/cards.py"
+
+
+def test_the_costs_along_predictions_and_inputs():
+    def fifths(*points):
+        return [
+            {"points": point, "standard_error": 0.51, "decisions": 7 if point else 0, "gain": at, "most": at}
+            for at, point in enumerate(points)
+        ]
+
+    text = costs.cost_table(
+        {
+            "effects": fifths(-2.42, -1.77, -1.01, 0.45, 0.02),
+            "inputs": [
+                {"input": "judge:rejoin", "cost": 0.1, "gain": 0.0, "effects": fifths(-1.0, -1.0, 0, 0, 0.5)},
+                {"input": "rank", "cost": 0.1, "gain": 0.0, "effects": fifths(1, 1, 1, 1, 1)},
+                {"input": "(all)", "cost": -0.0512, "gain": 6.44},
+            ],
+            "settings": {"share": 0.5, "rule": "floor:0.02+digits", "rollouts": 4},
+            "answers": 6615,
+            "decisions": 139475,
+            "prompts": 1800,
+            "new_tokens": 2600000,
+            "kept": 0.645,
+            "exact_kept": 0.7,
+        }
+    )
+    _, found = rows(text)
+    assert [row[0] for row in found] == ["**predicted cost, on unseen prompts**", "opinion of the rejoin judge"]
+    assert found[0][1:] == ["-2.4 ± 0.5", "-1.8 ± 0.5", "-1.0 ± 0.5", "+0.5 ± 0.5", "+0.0 ± 0.5", "1.0 to 5.0"]
+    assert found[1][3:5] == ["-", "-"]
+    assert "costs 0.051 in log-odds and wins 7.4 tokens" in text
+    assert "64.5 % of the explored answers, 70.0 % of exact" in text

@@ -27,6 +27,7 @@ from hf_selfjudge.evaluation.grammar import parse_rules
 from hf_selfjudge.evaluation.judges import Judges
 
 ASK = '\n\nThink step by step, then finish with "The answer is N", where N is a number.'
+COUNTS = ("cycles", "accepted", "judged_in")
 
 
 def main() -> None:
@@ -44,54 +45,61 @@ def main() -> None:
     stock = {**ours, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
     spec = next(spec for spec in parse_rules([args.rule], args.gamma) if spec.method != "exact")
     rule = Judges().rule(spec.points({})[0], tokenizer)
-    methods: dict[str, tuple[dict[str, Any], Sequence[torch.Tensor]]] = {
-        "plain": ({}, prompts[: args.slow_prompts]),
-        "stock assisted": (stock, prompts[: args.slow_prompts]),
-        "exact": ({**ours, "judge": "exact"}, prompts),
-        "judge": ({**ours, "judge": rule}, prompts),
-    }
-    found = {name: _measure(target, *method, args.new_tokens) for name, method in methods.items()}
+    slow = {"plain": {}, "stock assisted": stock}
+    fast = {"exact": {**ours, "judge": "exact"}, "judge": {**ours, "judge": rule}}
+    found = _measure(target, slow, prompts[: args.slow_prompts], args.new_tokens)
+    found |= _measure(target, fast, prompts, args.new_tokens)
     report = _report(args, found, device, dtype)
     if args.out:
         args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report))  # noqa: T201
 
 
-def _measure(target: Any, options: dict[str, Any], prompts: Sequence[torch.Tensor], count: int) -> dict[str, Any]:
-    """One method: tokens and seconds over all prompts, after a warm-up on the first."""
-    judged = "judge" in options
-    cycles = accepted = tokens = judged_in = 0
-    seconds = 0.0
+def _measure(
+    target: Any, methods: dict[str, dict[str, Any]], prompts: Sequence[torch.Tensor], count: int
+) -> dict[str, dict[str, Any]]:
+    """Tokens and seconds of some methods over all prompts.
 
-    def run(ids: torch.Tensor, longest: int) -> Any:
+    The methods take turns, so that a machine's moods meet all of them, after whole untimed answers to the longest
+    prompt: what is built once for a length is not any method's cost.
+    """
+    sums = {name: dict.fromkeys(("tokens", "seconds", *COUNTS), 0.0) for name in methods}
+
+    def run(name: str, ids: torch.Tensor) -> Any:
         return target.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
-            max_new_tokens=longest,
+            max_new_tokens=count,
             return_dict_in_generate=True,
-            **options,
+            **methods[name],
         )
 
-    run(prompts[0], min(count, 48))
+    judged = [name for name in methods if "judge" in methods[name]]
+    for name in judged:
+        run(name, max(prompts, key=lambda ids: ids.shape[1]))
     for ids in prompts:
-        _wait()
-        begun = time.perf_counter()
-        out = run(ids, count)
-        _wait()
-        seconds += time.perf_counter() - begun
-        tokens += out.sequences.shape[1] - ids.shape[1]
-        if judged:
-            cycles += out.judge_stats.cycles
-            accepted += out.judge_stats.accepted
-            judged_in += out.judge_stats.judged_in
-    found: dict[str, Any] = {"prompts": len(prompts), "tokens": tokens, "seconds": seconds}
-    found["tokens_per_s"] = tokens / seconds
+        for name, total in sums.items():
+            _wait()
+            begun = time.perf_counter()
+            out = run(name, ids)
+            _wait()
+            total["seconds"] += time.perf_counter() - begun
+            total["tokens"] += out.sequences.shape[1] - ids.shape[1]
+            for key in COUNTS if name in judged else ():
+                total[key] += getattr(out.judge_stats, key)
+    return {name: _figures(total, len(prompts), name in judged) for name, total in sums.items()}
+
+
+def _figures(total: dict[str, float], prompts: int, judged: bool) -> dict[str, Any]:
+    """One method's line of the report."""
+    found: dict[str, Any] = {"prompts": prompts, "tokens": int(total["tokens"]), "seconds": total["seconds"]}
+    found["tokens_per_s"] = total["tokens"] / total["seconds"]
     if judged:
         found |= {
-            "accepted_per_cycle": accepted / cycles,
-            "tokens_per_target_forward": tokens / cycles,
-            "judged_in": judged_in,
+            "accepted_per_cycle": total["accepted"] / total["cycles"],
+            "tokens_per_target_forward": total["tokens"] / total["cycles"],
+            "judged_in": int(total["judged_in"]),
         }
     return found
 

@@ -148,6 +148,12 @@ def limits(config: JudgeConfig, report: dict[str, Any], local: list[str]) -> str
         "as likely as its own can still be wrong.",
         "- Figures hold for prompts like those it was trained and calibrated on (below).",
     ]
+    if config.labels.get("rule"):
+        lines.append(
+            f"- It was tuned beside the rule {code(config.labels['rule'])} and has seen nothing else: use it with it. "
+            "For `floor:P+digits` that is `judge=never_relax(as_rule(judge) & parse_rule('floor:P'), 'digits', "
+            "tokenizer)`, from `hf_selfjudge.rules`."
+        )
     if config.needs_draft_logits:
         lines.append("- It reads the draft's distribution, so it does not work with prompt lookup.")
     wrong = [source for source in report.get("sources", []) if (source.get("wrong") or 0) > 0.1]

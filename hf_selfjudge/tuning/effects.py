@@ -162,9 +162,10 @@ def _ridge(known: Tensor, gains: Tensor) -> Tensor:
 
 
 def effect_table(predicted: Tensor, evidence: Evidence) -> list[dict[str, float]]:
-    """For each fifth of the decisions, by predicted cost: what taking one really changed, in points, and won in tokens.
+    """For each fifth of the decisions by a prediction: what taking one really changed, in points, and won in tokens.
 
-    The effect is a linear regression's, with its standard error. (decisions,)
+    The effect is a linear regression's, with its standard error. `most` is the largest prediction of the fifth; a
+    prediction with few values leaves fifths empty. (decisions,)
     """
     decisions = evidence.decisions
     some = predicted[:: max(1, len(predicted) // 1_000_000)]  # torch.quantile takes sixteen million at most
@@ -176,12 +177,14 @@ def effect_table(predicted: Tensor, evidence: Evidence) -> list[dict[str, float]
     inverse = torch.linalg.pinv(design.T @ design)
     solution = inverse @ design.T @ truth
     residual = truth - design @ solution
-    errors = (inverse.diagonal() * residual.square().sum() / max(1, len(truth) - design.shape[1])).sqrt()
+    variance = residual.square().sum() / max(1, len(truth) - design.shape[1])
+    errors = (inverse.diagonal().clamp(min=0.0) * variance).sqrt()
     table = []
     for number in range(PARTS):
         taken = (part == number) & decisions.taken
         table.append(
             {
+                "most": float(edges[number + 1]),
                 "decisions": int((part == number).sum()),
                 "points": 100 * float(solution[number]),
                 "standard_error": 100 * float(errors[number]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from ..pipeline.models import ModelSettings, Pair
 from ..pipeline.prompts import load_prompts
 from ..pipeline.records import Prompt
 from ..pipeline.settings import PromptSettings
-from .effects import Effects, Evidence, fit
+from .effects import Effects, Evidence, effect_table, fit
 from .explorer import SCALARS, Decisions
 from .judge import make_judge
 from .rollouts import Explored, Part, Rollout, explore, plan, read
@@ -79,7 +80,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         "settings": _described(settings),
         "seconds": {"exploring": round(seconds, 1), "all": round(time.perf_counter() - begun, 1)},
         **counts,
-        "inputs": _inputs(effects, settings.judges),
+        "inputs": _inputs(effects, evidence, settings.judges),
         "effects": table,
         "prior": effects.prior,
     }
@@ -89,8 +90,8 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         evidence.decisions.inputs,
         target=ModelReference(names.name("target")),
         draft=ModelReference(names.name("draft")),
-        labels={"labels": "outcomes in the loop", **_described(settings)},
-        metrics={name: figures[name] for name in ("answers", "decisions", "effects")},
+        labels=_provenance(settings, prompts),
+        metrics=_metrics(figures),
     )
     figures["thresholds"] = judge.config.thresholds
     judge.save_pretrained(out)
@@ -198,8 +199,38 @@ def _described(settings: TuneSettings) -> dict[str, Any]:
     }
 
 
-def _inputs(effects: Effects, judges: Sequence[str]) -> list[dict[str, Any]]:
-    """What a spread of each input changes: log-odds of keeping the answer, tokens won."""
+def _provenance(settings: TuneSettings, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What the judge's config says of how it came about."""
+    counts = Counter(prompt.source for prompt in prompts)
+    kept = ("gamma", "dtype", "max_new_tokens", "rule", "rollouts", "share")
+    return {
+        "labels": "outcomes in the decoding loop",
+        "judges": ", ".join(Path(folder).name for folder in settings.judges),
+        "prompts": ", ".join(f"{source} {count}" for source, count in counts.items()),
+        **{name: value for name, value in _described(settings).items() if name in kept},
+    }
+
+
+def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
+    """What the judge's config says of how good it is."""
+    effects = figures["effects"]
+    return {
+        "answers": figures["answers"],
+        "decisions": figures["decisions"],
+        "points that accepting changes, from the fifth with the highest predicted cost to the lowest": ", ".join(
+            f"{part['points']:+.1f}" for part in effects
+        ),
+        "standard error of each": round(max(part["standard_error"] for part in effects), 2),
+    }
+
+
+def _inputs(effects: Effects, evidence: Evidence, judges: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each input: what a spread of it changes in log-odds and tokens, and the effect along it, fifth by fifth."""
     names = [*(f"judge:{Path(folder).name}" for folder in judges), *SCALARS, "(all)"]
-    pairs = zip(names, effects.cost.tolist(), effects.gain.tolist(), strict=True)
-    return [{"input": name, "cost": cost, "gain": gain} for name, cost, gain in pairs]
+    found = []
+    for at, name in enumerate(names):
+        entry: dict[str, Any] = {"input": name, "cost": float(effects.cost[at]), "gain": float(effects.gain[at])}
+        if at < evidence.decisions.inputs.shape[1]:
+            entry["effects"] = effect_table(evidence.decisions.inputs[:, at].double(), evidence)
+        found.append(entry)
+    return found

@@ -158,13 +158,14 @@ def test_a_job_that_fails_in_a_worker_does_not_stop_the_others(tmp_path):
     assert all(job.path.is_file() for job in jobs[1:])
 
 
-def test_the_most_expensive_jobs_come_first(tmp_path, monkeypatch):
+def test_exact_decoding_comes_first_then_the_most_expensive_jobs(tmp_path, monkeypatch):
     order = []
-    monkeypatch.setattr(Bench, "measure", lambda self, job, advance: order.append(job.items) or 1 / 0)
+    monkeypatch.setattr(Bench, "measure", lambda self, job, advance: order.append((job.point.spec, job.items)) or 1 / 0)
     settings = replace(SMALL, tasks=(f"{OPEN}:1,{WORDS}:3",), select_on="train", selection_items=2)
     with pytest.raises(ValueError, match="8 of 8"):
         compare(settings, tmp_path, progress=False)
-    assert order == [3, 3, 2, 2, 2, 2, 1, 1]
+    assert [items for _, items in order] == [3, 2, 2, 1] * 2
+    assert [spec for spec, _ in order] == ["exact"] * 4 + ["topk:2"] * 4
 
 
 def test_the_command_says_what_was_computed(tmp_path, capsys, monkeypatch):

@@ -93,6 +93,9 @@ def test_a_tuned_judge_is_a_judge_like_any_other(tuned):
     assert found["decisions"] > 100
     assert found["kept"] < found["exact_kept"]
     assert [entry["input"] for entry in found["inputs"]] == ["judge:playground", *SCALARS, "(all)"]
+    for entry in found["inputs"][:-1]:
+        assert sum(part["decisions"] for part in entry["effects"]) == found["decisions"]
+        assert entry["effects"] == sorted(entry["effects"], key=lambda part: part["most"])
 
 
 def test_a_killed_run_goes_on_with_what_is_there(tuned, tmp_path, monkeypatch):
