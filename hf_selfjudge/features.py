@@ -78,11 +78,12 @@ class Block:
         def maybe(values: Tensor | None) -> Tensor | None:
             return None if values is None else take(values)
 
-        scores = maybe(self.target_scores)
+        logits = take(self.target_logits)
+        scores = logits if self.target_scores is self.target_logits else maybe(self.target_scores)
         return replace(
             self,
             draft_tokens=take(self.draft_tokens),
-            target_logits=take(self.target_logits).expand(-1, 2, -1),  # nobody reads the bonus token's row
+            target_logits=logits.expand(-1, 2, -1),  # nobody reads the bonus token's row
             hidden=torch.stack([self.hidden[rows, columns], self.hidden[rows, columns + 1]], dim=1),
             draft_logits=maybe(self.draft_logits),
             target_scores=None if scores is None else scores.expand(-1, 2, -1),

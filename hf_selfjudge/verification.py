@@ -51,14 +51,14 @@ def consult(block: Block, rule: Rule | None, mode: str) -> Opinion:
     if rule is None or mode == "alignment-only" or block.draft_tokens.shape[1] == 0:
         return Opinion(torch.zeros_like(block.draft_tokens, dtype=torch.bool))
     if rule.by_place and mode == "two-stage" and block.target_logits.numel() >= LARGE:
-        relaxed, probability = _ask_where_it_matters(block, rule)
+        relaxed, probability = ask_at_mismatches(block, rule)
     else:
         relaxed, probability = rule.weigh(block)
     return Opinion(relaxed & _permitted(block.p_scores, block.draft_tokens), probability)
 
 
-def _ask_where_it_matters(block: Block, rule: Rule) -> tuple[Tensor, Tensor | None]:
-    """The rule's mask and P(acceptable) where alignment does not accept anyway, and nothing elsewhere.
+def ask_at_mismatches(block: Block, rule: Rule) -> tuple[Tensor, Tensor | None]:
+    """A rule by place's mask and P(acceptable) where alignment does not accept anyway, and nothing elsewhere.
 
     That is a tenth of a large batch's places, and worth a host sync: a rule may read whole distributions.
     """

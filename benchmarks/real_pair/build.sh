@@ -8,8 +8,6 @@
 #   OUT/rejoin-hidden    the rejoin score, hidden state only
 #   OUT/paper            the paper's score and features
 #   OUT/paper-features   the paper's score, all features
-#   OUT/follow           the rejoin score where eight tokens of the draft's continuation go with its token
-#   OUT/hybrid           the same, and answer preservation where there is a checker
 set -eu
 target=$1 draft=$2 gsm8k=$3 dolly=$4 out=$5
 shift 5
@@ -32,7 +30,7 @@ copy() {  # copy FROM TO: another build's responses, mismatches and scores
 }
 
 build autojudge --target "$target" --draft "$draft" --prompts "$gsm8k?prompt=$ask:500" --prompts "$dolly:500" \
-    --prompts "$here/code_prompts.jsonl:160" --lengths 0,5,10,20,40 --rejoin --length 20 --look-ahead 8 \
+    --prompts "$here/code_prompts.jsonl:160" --lengths 0,5,10,20,40 --rejoin --length 20 --look-ahead 4 \
     --labels autojudge --feature-sets paper --seeds 1 "$@"
 # noise control: three sampled completions after each substitution and as many of the unchanged text
 copy autojudge rejoin
@@ -44,8 +42,3 @@ copy rejoin paper
 build paper --overwrite label --suffix likelihood --length 20 --feature-sets paper --seeds 1 "$@"
 copy paper paper-features
 build paper-features --overwrite fit --feature-sets hidden+previous+scalars --seeds 1 "$@"
-copy autojudge hybrid
-build hybrid --overwrite score --follow 8 --labels hybrid --suffix rejoin --length 40 \
-    --feature-sets hidden+previous+scalars,hidden+previous+scalars+ahead --seeds 3 "$@"
-copy hybrid follow
-build follow --overwrite label --labels score --tau 0.7 "$@"

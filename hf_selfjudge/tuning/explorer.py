@@ -12,6 +12,7 @@ from ..config import AHEAD_FEATURES, SCALAR_FEATURES
 from ..features import Block, judge_features
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule
+from ..verification import ask_at_mismatches
 
 SCALARS = SCALAR_FEATURES + AHEAD_FEATURES
 """What is written down of a decision beside the judges' opinions."""
@@ -62,7 +63,8 @@ class Explorer(Rule):
             self.to(block.draft_tokens.device)
         shape = block.draft_tokens.shape
         lots = torch.rand(shape, generator=self._generator, device=block.draft_tokens.device)
-        drawn, proposed = lots < self._share, self._rule.accept(block)
+        drawn = lots < self._share
+        proposed = ask_at_mismatches(block, self._rule)[0] if self._rule.by_place else self._rule.accept(block)
         aligned = block.draft_tokens == block.target_choice
         stands = (aligned | (proposed & drawn)) & block.drafted
         accepted = stands.long().cumprod(-1).sum(-1, keepdim=True)  # (batch, 1)

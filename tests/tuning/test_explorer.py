@@ -92,3 +92,25 @@ def test_rows_keep_their_number_when_others_have_left(loose_pairs):
     rows = out.judge_stats.rows
     assert len({stats.new_tokens for stats in rows}) > 1
     assert rule.drafted == {index: stats.drafted for index, stats in enumerate(rows)}
+
+
+@pytest.mark.parametrize("spec", ["floor:0.0001", "topk:5"])
+def test_rules_by_place_are_asked_at_mismatches_only(spec):
+    seen = block([[1, 1, 1, 1]] * 5, [[2, 1, 3, 2], [1, 1, 1, 1], [3, 3, 3, 3], [1, 4, 4, 1], [1, 1, 1, 5]])
+    by_place, whole = (Explorer(parse_rule(spec), [build_judge()], 0.7, 4) for _ in range(2))
+    whole._rule = Whole(parse_rule(spec))
+    mismatch = seen.draft_tokens != seen.target_choice
+    assert torch.equal(by_place.accept(seen) & mismatch, whole.accept(seen) & mismatch)
+    for name in ("sequences", "taken", "gains", "inputs"):
+        assert torch.equal(getattr(by_place.decisions(), name), getattr(whole.decisions(), name))
+    assert len(by_place.decisions()) > 3
+
+
+class Whole(Rule):
+    """A rule that is asked about whole blocks."""
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def accept(self, block):
+        return self.rule.accept(block)
