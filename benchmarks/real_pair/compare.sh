@@ -11,7 +11,7 @@ rules="$rules,paper=judge:$judges/paper@recall/f1,$ours"
 if [ "$gamma" -ge 10 ]; then
     rules="$rules,topk:3,ensemble:0.8,typical:0.3:0.5477,margin:0.2,kl:0.4,fly:0.3:5"
     rules="$rules,reverse-kl with guard=reverse-kl:1.5+digits,paper with guard=judge:$judges/paper@f1&floor:0.02+digits"
-    rules="$rules,rejoin with guard=judge:$judges/rejoin@0.156229&floor:0.03+digits"
+    rules="$rules,rejoin with guard=judge:$judges/rejoin@0.28042/0.156229&floor:0.03+digits"
     rules="$rules,tuned without guard=judge:$judges/tuned@accept-30%&floor:0.02"
 fi
 exec selfjudge compare --target "$target" --draft "$draft" --gamma "$gamma" --rules "$rules" --ours tuned \
