@@ -340,13 +340,21 @@ def test_cards_are_in_step_with_their_judges(path):
 def test_the_costs_along_predictions_and_inputs():
     def fifths(*points):
         return [
-            {"points": point, "standard_error": 0.51, "decisions": 7 if point else 0, "gain": at, "most": at}
+            {
+                "decisions": 7 if point else 0,
+                "gain": at,
+                "most": at,
+                "kept": point,
+                "kept_error": 0.51,
+                "resemblance": point / 2,
+                "resemblance_error": 0.14,
+            }
             for at, point in enumerate(points)
         ]
 
     text = costs.cost_table(
         {
-            "effects": fifths(-2.42, -1.77, -1.01, 0.45, 0.02),
+            "effects": fifths(-2.42, -1.77, -1.01, 0.44, 0.02),
             "inputs": [
                 {"input": "judge:rejoin", "cost": 0.1, "gain": 0.0, "effects": fifths(-1.0, -1.0, 0, 0, 0.5)},
                 {"input": "rank", "cost": 0.1, "gain": 0.0, "effects": fifths(1, 1, 1, 1, 1)},
@@ -362,8 +370,10 @@ def test_the_costs_along_predictions_and_inputs():
         }
     )
     _, found = rows(text)
-    assert [row[0] for row in found] == ["**predicted cost, on unseen prompts**", "opinion of the rejoin judge"]
-    assert found[0][1:] == ["-2.4 ± 0.5", "-1.8 ± 0.5", "-1.0 ± 0.5", "+0.5 ± 0.5", "+0.0 ± 0.5", "1.0 to 5.0"]
-    assert found[1][3:5] == ["-", "-"]
-    assert "costs 0.051 in log-odds and wins 7.4 tokens" in text
+    assert len(found) == 3
+    assert found[0][1:] == ["-2.4 ± 0.5", "-1.8 ± 0.5", "-1.0 ± 0.5", "+0.4 ± 0.5", "+0.0 ± 0.5", "1.0, 5.0"]
+    assert found[1][1:3] == ["-1.2 ± 0.1", "-0.9 ± 0.1"]
+    assert found[2][0] == "opinion of the rejoin judge: resemblance"
+    assert found[2][3:5] == ["-", "-"]
+    assert "wins 7.4 tokens" in text
     assert "64.5 % of the explored answers, 70.0 % of exact" in text

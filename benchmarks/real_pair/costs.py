@@ -22,34 +22,28 @@ NAMES = {
 
 def cost_table(results: dict[str, Any]) -> str:
     """What taking a decision changed, fifth by fifth along its predicted cost and along single inputs, in Markdown."""
-    rows = [["**predicted cost, on unseen prompts**", *_cells(results["effects"])]]
+    rows = [["**predicted cost, on unseen prompts**: kept answers", *_cells(results["effects"], "kept")]]
+    rows.append(["**the same**: resemblance", *_cells(results["effects"], "resemblance")])
     for entry in results["inputs"]:
         if entry["input"] in NAMES:
-            rows.append([NAMES[entry["input"]], *_cells(entry["effects"])])
-    head = [
-        "fifths of the decisions by",
-        "lowest",
-        "second",
-        "third",
-        "fourth",
-        "highest",
-        "tokens won, lowest to highest",
-    ]
+            rows.append([f"{NAMES[entry['input']]}: resemblance", *_cells(entry["effects"], "resemblance")])
+    head = ["fifths of the decisions by", "lowest", "second", "third", "fourth", "highest", "tokens won, ends"]
     every = next(entry for entry in results["inputs"] if entry["input"] == "(all)")
     settings = results["settings"]
     text = (
-        f"Points of kept answers that accepting one more token changes, with standard errors; a dash where a fifth is "
-        f"empty. {results['answers']:,} answers with {results['decisions']:,} decisions that chance made (share "
-        f"{settings['share']:g} of what {code(settings['rule'])} accepts, {settings['rollouts']} rollouts of "
-        f"{results['prompts']:,} prompts, {results['new_tokens']:,} tokens). Kept: {100 * results['kept']:.1f} % of "
-        f"the explored answers, {100 * results['exact_kept']:.1f} % of exact decoding's. The average decision costs "
-        f"{-every['cost']:.3f} in log-odds and wins {1 + every['gain']:.1f} tokens, its own included."
+        "Points that accepting one more token changes, with standard errors, of answers that are what most rollouts of "
+        "the prompt give (kept), or of the resemblance to exact decoding's text (tokens in common, in order); a dash "
+        f"where a fifth is empty. {results['answers']:,} answers with {results['decisions']:,} decisions that chance "
+        f"made (share {settings['share']:g} of what {code(settings['rule'])} accepts, {settings['rollouts']} rollouts "
+        f"of {results['prompts']:,} prompts, {results['new_tokens']:,} tokens). Kept: {100 * results['kept']:.1f} % of "
+        f"the explored answers, {100 * results['exact_kept']:.1f} % of exact decoding's. The average decision wins "
+        f"{1 + every['gain']:.1f} tokens, its own included."
     )
     return f"{table(head, rows)}\n\n{text}"
 
 
-def _cells(effects: list[dict[str, float]]) -> list[str]:
+def _cells(effects: list[dict[str, float]], name: str) -> list[str]:
     """Points with errors of the fifths that hold something, and the tokens won at both ends."""
-    cells = [f"{part['points']:+.1f} ± {part['standard_error']:.1f}" if part["decisions"] else "-" for part in effects]
+    cells = [f"{part[name]:+.1f} ± {part[f'{name}_error']:.1f}" if part["decisions"] else "-" for part in effects]
     held = [part for part in effects if part["decisions"]]
-    return [*cells, f"{1 + held[0]['gain']:.1f} to {1 + held[-1]['gain']:.1f}"]
+    return [*cells, f"{1 + held[0]['gain']:.1f}, {1 + held[-1]['gain']:.1f}"]

@@ -14,9 +14,10 @@ def add_tune(commands: Any) -> None:
         "tune",
         help="weigh judges and scalars anew by what becomes of answers in the decoding loop",
         description="Answer prompts several times with judge decoding that accepts at random, see which kinds of "
-        "accepted tokens change the answer that most rollouts give, and write a linear judge that accepts what wins "
-        "many tokens for little harm. No ground truth is used. Use the judge beside --rule. Run the same command "
-        "again after an interruption: finished parts are kept.",
+        "accepted tokens lead away from exact decoding's text and, for prompts with a checker, from the answer that "
+        "most rollouts give, and write a linear judge that accepts what wins many tokens for little harm. No ground "
+        "truth is used. Use the judge beside --rule. Run the same command again after an interruption: finished parts "
+        "are kept.",
         epilog="example:\n  selfjudge tune --judges judge --target T --draft D --prompts gsm8k:1500 --out tuned\n"
         "  selfjudge compare --rules 'judge:tuned@sweep&floor:0.02+digits' ...",
     )
@@ -24,7 +25,7 @@ def add_tune(commands: Any) -> None:
     add("--target", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
     add("--draft", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
     add("--judges", default="", help="folders or Hub ids of linear judges whose opinions count, separated by commas")
-    add("--prompts", action="append", required=True, help="as in `selfjudge build`; with a checker; may be repeated")
+    add("--prompts", action="append", required=True, help="as in `selfjudge build`; may be repeated")
     add("--rule", default="floor:0.02+digits", help="explored is only what this rule accepts, in the grammar of "
         "`selfjudge compare` (default: %(default)s)")  # fmt: skip
     add("--rollouts", type=int, default=4, help="explored answers of each prompt (default: %(default)s)")
@@ -59,8 +60,9 @@ def run_tune(out: Path, **options: Any) -> None:
     judges = tuple(folder.strip() for folder in options.pop("judges").split(",") if folder.strip())
     found = tune(TuneSettings(BenchSettings(**bench), judges, prompts, **options), out)
     for part in found["effects"]:
+        kept = "" if part["kept"] is None else f", kept {part['kept']:+.2f} +- {part['kept_error']:.2f}"
         sys.stdout.write(
-            f"{part['decisions']:7d} decisions: {part['points']:+6.2f} points each (+- {part['standard_error']:.2f}), "
-            f"{part['gain']:.1f} tokens won\n"
+            f"{part['decisions']:7d} decisions: resemblance {part['resemblance']:+.2f} +- "
+            f"{part['resemblance_error']:.2f} points each{kept}, {part['gain']:.1f} tokens won\n"
         )
     sys.stdout.write(json.dumps(found) + "\n")

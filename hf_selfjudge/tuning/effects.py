@@ -1,13 +1,13 @@
 """What accepting a token does to the answer and to the block, estimated from decisions that chance made.
 
-Each answer is kept or not. With a_i whether decision i was taken, rho the share that is taken and z_i what was known of
-it (in units of its spread, and a one),
+With a_i whether decision i of an answer was taken, rho the share that is taken and z_i what was known of it (in units
+of its spread, and a one), the answer's outcome is
 
-    log-odds(kept) = b + c * log-odds(others) + sum_i (a_i - rho) w . z_i
+    y = b + c * others + sum_i (a_i - rho) w . z_i + noise
 
-so w . z is what accepting costs, in log-odds, and cannot be mistaken for what made the prompt hard: a_i - rho is
-chance alone. `others` is how often the prompt's other answers agree. How many tokens a taken decision wins behind it is
-a linear regression on the same z.
+so w . z is what accepting costs, and cannot be mistaken for what made the prompt hard: a_i - rho is chance alone.
+`others` is the mean outcome of the prompt's other answers, which takes out much of the noise. How many tokens a taken
+decision wins behind it is a linear regression on the same z.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from .explorer import Decisions
 
-PRIORS = (0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4)
-"""Spreads that the costs may have, in log-odds per spread of an input: the prior's standard deviations to try."""
+PRIORS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+"""Standard deviations to try of the normal prior on the costs: outcome per spread of an input."""
 PARTS = 5
 """Parts of the decisions, from the most harmful to the least, whose effect is measured."""
 FOLDS = 5
 """Parts of the prompts: what is said of one is fitted on the others."""
 RIDGE = 1e-3
 """Of the regression of gains, in units of the inputs' variance."""
-NEWTON_STEPS = 100
-TINY = 1e-9
-"""Keeps a matrix of columns that say the same invertible."""
-CERTAIN = 0.02
-"""An agreement of all others counts as 1 minus this."""
+FEWEST = 50
+"""Answers without which nothing is fitted."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Explored answers and the decisions in them."""
 
-    kept: Tensor  # (answers,) bool
-    others: Tensor  # (answers,) how often the prompt's other answers agree with each other
+    kept: Tensor  # (answers,) 1 if the answer is what most others give, 0 if not, NaN where nobody can say
+    resemblance: Tensor  # (answers,) to exact decoding's text, in [0, 1]
     prompts: Tensor  # (answers,) which prompt
     decisions: Decisions  # whose sequences are indices of answers
     share: float
+
+    @property
+    def outcome(self) -> Tensor:
+        """What the costs are measured in: the mean of both, or the resemblance alone. (answers,)"""
+        kept, resemblance = self.kept.double(), self.resemblance.double()
+        return torch.where(kept.isnan(), resemblance, (kept + resemblance) / 2)
 
     @property
     def folds(self) -> Tensor:
@@ -57,7 +59,7 @@ class Evidence:
         decisions, mine = self.decisions, answers[self.decisions.sequences]
         return Evidence(
             self.kept[answers],
-            self.others[answers],
+            self.resemblance[answers],
             self.prompts[answers],
             Decisions(
                 place[decisions.sequences[mine]], decisions.taken[mine], decisions.gains[mine], decisions.inputs[mine]
@@ -65,16 +67,19 @@ class Evidence:
             self.share,
         )
 
-    def sums(self, columns: Tensor) -> Tensor:
-        """sum_i (a_i - rho) z_i of every answer. (decisions, width) -> (answers, width)"""
+    def design(self, columns: Tensor, outcome: Tensor) -> Tensor:
+        """sum_i (a_i - rho) z_i of every answer, `others`, and a one. (decisions, width) -> (answers, width + 2)"""
         signs = self.decisions.taken.to(columns) - self.share
         empty = columns.new_zeros(len(self.kept), columns.shape[1])
-        return empty.index_add(0, self.decisions.sequences, signs[:, None] * columns)
+        sums = empty.index_add(0, self.decisions.sequences, signs[:, None] * columns)
+        return torch.cat([sums, torch.stack([self._others(outcome), torch.ones_like(outcome)], dim=1)], dim=1)
 
-    def design(self, columns: Tensor) -> Tensor:
-        """Those sums, the log-odds of `others`, and a one. (decisions, width) -> (answers, width + 2)"""
-        agreement = torch.logit(self.others.double().clamp(CERTAIN, 1 - CERTAIN))
-        return torch.cat([self.sums(columns), torch.stack([agreement, torch.ones_like(agreement)], dim=1)], dim=1)
+    def _others(self, outcome: Tensor) -> Tensor:
+        """The mean outcome of each prompt's other answers; of all answers where there is no other. (answers,)"""
+        _, owner, count = self.prompts.unique(return_inverse=True, return_counts=True)
+        total = outcome.new_zeros(len(count)).index_add(0, owner, outcome)
+        others = (total[owner] - outcome) / (count[owner] - 1).clamp(min=1)
+        return torch.where(count[owner] > 1, others, outcome.mean())
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Effects:
 
     mean: Tensor  # (inputs,) of the decisions
     std: Tensor  # (inputs,)
-    cost: Tensor  # (inputs + 1,) w, in log-odds of keeping the answer
+    cost: Tensor  # (inputs + 1,) w: what accepting changes in the outcome, so negative where it harms
     gain: Tensor  # (inputs + 1,) tokens kept behind the decision
     prior: float
     """Standard deviation of the normal prior on the costs but the last."""
@@ -94,101 +99,98 @@ class Effects:
         return torch.cat([values, values.new_ones(len(values), 1)], dim=1)
 
 
-def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, list[dict[str, float]]]:
+def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, list[dict[str, float | None]]]:
     """The effects, and a table of what they are worth on prompts that their fit has not seen.
 
-    The prior is the one with the least log loss on unseen folds; it does not hold back what accepting costs on average.
+    The prior is the one with the least error on unseen folds; it does not hold back what accepting costs on average.
     """
-    folds = evidence.folds
+    folds, outcome = evidence.folds, evidence.outcome
     for fold in range(FOLDS):
-        part = evidence.select(folds == fold)
-        if len(part.kept.unique()) < 2 or not len(part.decisions):
+        part = evidence.select(folds != fold)
+        if len(part.kept) < FEWEST or not len(part.decisions) or float(part.outcome.std()) == 0.0:
             raise ValueError(
-                f"Of the {len(part.kept)} answers in a fifth of the prompts {int(part.kept.sum())} are kept, with "
-                f"{len(part.decisions)} decisions; expected both kinds of answers. Give more prompts, or a laxer rule."
+                f"{len(part.kept)} answers with {len(part.decisions)} decisions are left to fit on in a fold; expected "
+                f"at least {FEWEST} that differ. Give more prompts, or a laxer rule."
             )
-    losses = torch.zeros(len(priors), len(evidence.kept), dtype=torch.float64)
+    errors = torch.zeros(len(priors), dtype=torch.float64)
     costs = torch.zeros(len(priors), len(evidence.decisions), dtype=torch.float64)
     for fold in range(FOLDS):
         unseen = folds == fold
         training, test = evidence.select(~unseen), evidence.select(unseen)
         theirs = unseen[evidence.decisions.sequences]
-        for at, (effects, logits) in enumerate(_path(training, test, priors)):
-            truth = test.kept.double()
-            losses[at, unseen] = binary_cross_entropy_with_logits(logits, truth, reduction="none")
+        for at, (effects, predicted) in enumerate(_path(training, test, priors)):
+            errors[at] += (outcome[unseen] - predicted).square().sum()
             costs[at, theirs] = effects.known(test.decisions.inputs) @ effects.cost
-    chosen = int(losses.mean(1).argmin())
+    chosen = int(errors.argmin())
     ((final, _),) = _path(evidence, evidence, (priors[chosen],))
     return final, effect_table(costs[chosen], evidence)
 
 
 def _path(training: Evidence, unseen: Evidence, priors: Sequence[float]) -> list[tuple[Effects, Tensor]]:
-    """For every prior the effects, and the log-odds of the unseen answers."""
+    """For every prior the effects, and the outcomes predicted for the unseen answers."""
     inputs = training.decisions.inputs.double()
     std = inputs.std(0, correction=0)
     frame = Effects(inputs.mean(0), torch.where(std > 1e-9, std, 1.0), torch.empty(0), torch.empty(0), 0.0)
     known = frame.known(inputs)
-    design, other = training.design(known), unseen.design(frame.known(unseen.decisions.inputs))
-    taken = training.decisions.taken
-    gain = _ridge(known[taken], training.decisions.gains[taken].double())
-    width, found = known.shape[1], []
+    outcome = training.outcome
+    design = training.design(known, outcome)
+    other = unseen.design(frame.known(unseen.decisions.inputs), unseen.outcome)
+    free = torch.full((design.shape[1],), 1e-9, dtype=torch.float64)
+    noise = float((outcome - design @ _ridge(design, outcome, free)).square().mean())
+    taken, width = training.decisions.taken, known.shape[1]
+    few = torch.full((width,), RIDGE * int(taken.sum()), dtype=torch.float64)
+    few[-1] = 0.0
+    gain = _ridge(known[taken], training.decisions.gains[taken].double(), few)
+    found = []
     for prior in priors:
-        penalty = torch.zeros(design.shape[1], dtype=torch.float64)
-        penalty[: width - 1] = prior**-2
-        solution = _logistic(design, training.kept.double(), penalty)
+        penalty = free.clone()
+        penalty[: width - 1] = noise / prior**2
+        solution = _ridge(design, outcome, penalty)
         found.append((Effects(frame.mean, frame.std, solution[:width], gain, prior), other @ solution))
     return found
 
 
-def _logistic(design: Tensor, truth: Tensor, penalty: Tensor) -> Tensor:
-    """Penalised logistic regression by Newton's method. (rows, width), (rows,), (width,) -> (width,)"""
-    solution = torch.zeros_like(penalty)
-    for _ in range(NEWTON_STEPS):
-        chance = torch.sigmoid(design @ solution)
-        gradient = design.T @ (truth - chance) - penalty * solution
-        weights = (chance * (1 - chance)).clamp(min=1e-6)
-        step = torch.linalg.solve(design.T @ (weights[:, None] * design) + (penalty + TINY).diag(), gradient)
-        solution = solution + step.clamp(-2, 2)  # far from the optimum Newton's steps may be too long
-        if float(step.abs().max()) < 1e-9:
-            break
-    return solution
+def _ridge(design: Tensor, outcome: Tensor, penalty: Tensor) -> Tensor:
+    """Least squares with a penalty on each weight's square. (rows, width), (rows,), (width,) -> (width,)"""
+    return torch.linalg.solve(design.T @ design + penalty.diag(), design.T @ outcome)
 
 
-def _ridge(known: Tensor, gains: Tensor) -> Tensor:
-    """Least squares, with as much ridge as inputs that say the same need. (rows, width), (rows,) -> (width,)"""
-    penalty = torch.full((known.shape[1],), RIDGE * len(known), dtype=known.dtype)
-    penalty[-1] = 0.0
-    return torch.linalg.solve(known.T @ known + penalty.diag(), known.T @ gains)
+def effect_table(predicted: Tensor, evidence: Evidence) -> list[dict[str, float | None]]:
+    """For each fifth of the decisions by a prediction: what taking one really changed, and won in tokens.
 
-
-def effect_table(predicted: Tensor, evidence: Evidence) -> list[dict[str, float]]:
-    """For each fifth of the decisions by a prediction: what taking one really changed, in points, and won in tokens.
-
-    The effect is a linear regression's, with its standard error. `most` is the largest prediction of the fifth; a
-    prediction with few values leaves fifths empty. (decisions,)
+    `kept` and `resemblance` are in points, each with its standard error; `most` is the largest prediction of the fifth.
+    A prediction with few values leaves fifths empty. (decisions,)
     """
     decisions = evidence.decisions
     some = predicted[:: max(1, len(predicted) // 1_000_000)]  # torch.quantile takes sixteen million at most
     edges = torch.quantile(some, torch.linspace(0, 1, PARTS + 1, dtype=some.dtype))
-    part = torch.bucketize(predicted, edges[1:-1])
-    member = torch.nn.functional.one_hot(part, PARTS).double()
-    design = evidence.design(member)
-    truth = evidence.kept.double()
-    inverse = torch.linalg.pinv(design.T @ design)
-    solution = inverse @ design.T @ truth
-    residual = truth - design @ solution
-    variance = residual.square().sum() / max(1, len(truth) - design.shape[1])
-    errors = (inverse.diagonal().clamp(min=0.0) * variance).sqrt()
-    table = []
+    part = torch.bucketize(predicted, edges[1:-1].contiguous())
+    found = {name: _changes(part, evidence, name) for name in ("kept", "resemblance")}
+    table: list[dict[str, float | None]] = []
     for number in range(PARTS):
         taken = (part == number) & decisions.taken
-        table.append(
-            {
-                "most": float(edges[number + 1]),
-                "decisions": int((part == number).sum()),
-                "points": 100 * float(solution[number]),
-                "standard_error": 100 * float(errors[number]),
-                "gain": float(decisions.gains[taken].double().mean()) if bool(taken.any()) else 0.0,
-            }
-        )
+        entry: dict[str, float | None] = {
+            "most": float(edges[number + 1]),
+            "decisions": int((part == number).sum()),
+            "gain": float(decisions.gains[taken].double().mean()) if bool(taken.any()) else 0.0,
+        }
+        for name, change in found.items():
+            entry[name] = None if change is None else 100 * float(change[0][number])
+            entry[f"{name}_error"] = None if change is None else 100 * float(change[1][number])
+        table.append(entry)
     return table
+
+
+def _changes(part: Tensor, evidence: Evidence, name: str) -> tuple[Tensor, Tensor] | None:
+    """What taking a decision of each part changes in one measure, with standard errors; None if nobody can say."""
+    known = ~getattr(evidence, name).isnan()
+    some = evidence.select(known)
+    if len(some.kept) < FEWEST:
+        return None
+    member = torch.nn.functional.one_hot(part[known[evidence.decisions.sequences]], PARTS).double()
+    truth = getattr(some, name).double()
+    design = some.design(member, truth)
+    inverse = torch.linalg.pinv(design.T @ design)
+    solution = inverse @ design.T @ truth
+    variance = (truth - design @ solution).square().sum() / max(1, len(truth) - design.shape[1])
+    return solution, (inverse.diagonal().clamp(min=0.0) * variance).sqrt()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ..pipeline.settings import PromptSettings
 from .effects import Effects, Evidence, effect_table, fit
 from .explorer import SCALARS, Decisions
 from .judge import make_judge
+from .resemblance import resemblance
 from .rollouts import Explored, Part, Rollout, explore, plan, read
 from .votes import vote
 
@@ -62,7 +64,6 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     judges = _linear_judges(settings.judges, pair.hidden_size)
     (point,) = parse_spec(settings.rule, bench.gamma).points({})
     prompts = load_prompts(settings.prompts, pair.tokenizer, pair.context, bench.max_new_tokens or 0).prompts
-    _check_prompts(prompts)
     located = replace(bench, target=names.location("target"), draft=names.location("draft"))
     tokens = [prompt.tokens for prompt in prompts]
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
@@ -74,7 +75,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
     found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
-    evidence, counts = collect(prompts, found, settings.share)
+    evidence, counts = collect(prompts, found, settings.share, _encoder(pair.tokenizer))
     effects, table = fit(evidence)
     figures = {
         "settings": _described(settings),
@@ -99,62 +100,65 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     return figures
 
 
-def collect(prompts: Sequence[Prompt], found: dict[Part, Rollout], share: float) -> tuple[Evidence, dict[str, Any]]:
-    """The explored answers whose prompts' other answers agree, and figures about them all."""
-    outcomes = _outcomes(prompts, found)
-    numbers = sorted({part.number for part in found})
-    votes = {
-        index: dict(zip(numbers, vote([outcomes[index, n] for n in numbers], _checker(prompts[index])), strict=True))
-        for index in range(len(prompts))
+def collect(
+    prompts: Sequence[Prompt], found: dict[Part, Rollout], share: float, encode: Callable[[str], list[int]]
+) -> tuple[Evidence, dict[str, Any]]:
+    """What became of the explored answers, and figures about them.
+
+    Args:
+        prompts: those that were answered.
+        found: the answers.
+        share: of the decisions, those that were taken.
+        encode: turns a text into tokens.
+    """
+    texts = {
+        (index, part.number): text
+        for part, rollout in found.items()
+        for index, text in zip(part.prompts, rollout.texts, strict=True)
     }
-    rows: list[tuple[bool, float, int]] = []
+    numbers = sorted({number for _, number in texts})
+    votes = {index: _votes(prompt, [texts[index, n] for n in numbers]) for index, prompt in enumerate(prompts)}
+    keys: list[tuple[int, int]] = []
     tables: list[Decisions] = []
     for part, rollout in found.items():
-        if not part.number:
-            continue
-        place = torch.full((len(part.prompts),), -1)
-        for at, index in enumerate(part.prompts):
-            voted = votes[index][part.number]
-            if voted is not None:
-                place[at] = len(rows)
-                rows.append((*voted, index))
-        decisions = rollout.decisions
-        used = place[decisions.sequences] >= 0
-        tables.append(
-            Decisions(
-                place[decisions.sequences[used]], decisions.taken[used], decisions.gains[used], decisions.inputs[used]
-            )
-        )
-    if not rows:
-        raise ValueError(
-            f"No two answers to any of {len(prompts)} prompts agree; expected some. Give prompts that the target can "
-            "answer, or more max_new_tokens if the answers are cut off."
-        )
-    kept, others, owners = (torch.tensor(column) for column in zip(*rows, strict=True))
-    evidence = Evidence(kept, others, owners, Decisions.join(tables), share)
-    exact = [voted[0] for index in votes if (voted := votes[index][0]) is not None]
+        if part.number:
+            decisions = rollout.decisions
+            tables.append(replace(decisions, sequences=decisions.sequences + len(keys)))
+            keys += [(index, part.number) for index in part.prompts]
+    tokens = {key: encode(text) for key, text in texts.items()}
+    kept = torch.tensor([_number(votes[index][numbers.index(number)]) for index, number in keys])
+    alike = resemblance([tokens[key] for key in keys], [tokens[index, 0] for index, _ in keys])
+    evidence = Evidence(kept, alike, torch.tensor([index for index, _ in keys]), Decisions.join(tables), share)
     counts = {
         "prompts": len(prompts),
-        "answers": len(rows),
+        "answers": len(keys),
         "decisions": len(evidence.decisions),
         "new_tokens": sum(sum(rollout.new_tokens) for rollout in found.values()),
-        "kept": float(kept.double().mean()),
-        "exact_kept": sum(exact) / len(exact) if exact else None,
+        "resemblance": float(alike.mean()),
+        "kept": _mean([vote for vote in kept.tolist() if not math.isnan(vote)]),
+        "exact_kept": _mean([float(found[0]) for found in votes.values() if found[0] is not None]),
     }
     return evidence, counts
 
 
-def _outcomes(prompts: Sequence[Prompt], found: dict[Part, Rollout]) -> dict[tuple[int, int], Any]:
-    """What every answer comes to, by prompt and rollout."""
-    return {
-        (index, part.number): _checker(prompts[index]).outcome(text, prompts[index].reference)
-        for part, rollout in found.items()
-        for index, text in zip(part.prompts, rollout.texts, strict=True)
-    }
+def _votes(prompt: Prompt, texts: Sequence[str]) -> list[bool | None]:
+    """Whether each answer is what most of the prompt's other answers say; None where nobody can tell."""
+    if prompt.checker is None:
+        return [None] * len(texts)
+    checker = get_checker(prompt.checker)
+    return vote([checker.outcome(text, prompt.reference) for text in texts], checker)
 
 
-def _checker(prompt: Prompt) -> Any:
-    return get_checker(prompt.checker or "")
+def _number(voted: bool | None) -> float:
+    return math.nan if voted is None else float(voted)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _linear_judges(folders: Sequence[str], hidden_size: int) -> list[Any]:
@@ -171,15 +175,6 @@ def _linear_judges(folders: Sequence[str], hidden_size: int) -> list[Any]:
                 "give judges of this pair."
             )
     return [judges[folder] for folder in folders]
-
-
-def _check_prompts(prompts: Sequence[Prompt]) -> None:
-    bare = sorted({prompt.source for prompt in prompts if prompt.checker is None})
-    if bare:
-        raise ValueError(
-            f"The prompts of {', '.join(bare)} have no checker, so that nobody can say whether two answers are the "
-            "same; give prompts with one, such as gsm8k, mmlu or a file with ?checker=math."
-        )
 
 
 def _described(settings: TuneSettings) -> dict[str, Any]:
@@ -213,15 +208,13 @@ def _provenance(settings: TuneSettings, prompts: Sequence[Prompt]) -> dict[str, 
 
 def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
     """What the judge's config says of how good it is."""
-    effects = figures["effects"]
-    return {
-        "answers": figures["answers"],
-        "decisions": figures["decisions"],
-        "points that accepting changes, from the fifth with the highest predicted cost to the lowest": ", ".join(
-            f"{part['points']:+.1f}" for part in effects
-        ),
-        "standard error of each": round(max(part["standard_error"] for part in effects), 2),
-    }
+    found = {"answers": figures["answers"], "decisions": figures["decisions"]}
+    for name, words in (("resemblance", "resemblance to exact decoding"), ("kept", "kept answers")):
+        parts = [part for part in figures["effects"] if part[name] is not None]
+        if parts:
+            values = ", ".join(f"{part[name]:+.1f} ± {part[f'{name}_error']:.1f}" for part in parts)
+            found[f"points of {words} that accepting changes, from the costliest fifth to the cheapest"] = values
+    return found
 
 
 def _inputs(effects: Effects, evidence: Evidence, judges: Sequence[str]) -> list[dict[str, Any]]:

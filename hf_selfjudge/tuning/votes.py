@@ -11,8 +11,8 @@ FEWEST = 2
 """Votes without which there is no agreement."""
 
 
-def vote(outcomes: Sequence[Any], checker: Checker) -> list[tuple[bool, float] | None]:
-    """For each of a prompt's answers: is it what most of the others say, and which share of these say so.
+def vote(outcomes: Sequence[Any], checker: Checker) -> list[bool | None]:
+    """For each of a prompt's answers: is it what most of the others say.
 
     None where the others do not agree on anything. `outcomes` are the checker's; None stands for an answer without one.
     """
@@ -26,7 +26,7 @@ def vote(outcomes: Sequence[Any], checker: Checker) -> list[tuple[bool, float] |
                 break
         else:
             groups.append([index])
-    found: list[tuple[bool, float] | None] = []
+    found: list[bool | None] = []
     for index in range(len(outcomes)):
         sizes = [sum(other != index for other in group) for group in groups]
         most = max(sizes, default=0)
@@ -34,5 +34,5 @@ def vote(outcomes: Sequence[Any], checker: Checker) -> list[tuple[bool, float] |
             found.append(None)
             continue
         winner = groups[sizes.index(most)]  # of equals the one that the earliest answer gives
-        found.append((index in winner, most / (len(outcomes) - 1)))
+        found.append(index in winner)
     return found

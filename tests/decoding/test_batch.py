@@ -58,6 +58,21 @@ def test_rows_equal_single_runs(loose_pairs, family, threshold):
     assert len(ends) > 1  # rows of different length
 
 
+def test_large_batches_decode_alike(pair, monkeypatch):
+    """Beyond a size rules are asked at mismatches only; here everything counts as large."""
+    texts, judge = prompts(6, seed=31), build_judge(threshold=0.5)
+    expected = batched(pair, texts, judge, 5)
+    monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)
+    monkeypatch.setattr("hf_selfjudge.features.LARGE", 0)
+    found = batched(pair, texts, judge, 5)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert found.judge_stats.judged_in == expected.judge_stats.judged_in > 0
+    for row, other in zip(found.judge_stats.rows, expected.judge_stats.rows, strict=True):
+        assert row.sources == other.sources
+        said, expects = ([r.judge_probability for r in one.replacements] for one in (row, other))
+        assert said == pytest.approx(expects)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_exact_batches_equal_plain_batched_generate(pairs, family):
     pair, texts = pairs[family], prompts(5, seed=22)

@@ -37,7 +37,7 @@ def decode(pair, ids, mask, judge, gamma, cache):
     )
 
 
-def test_graphs_equal_the_dynamic_loop(gpu_pair):
+def test_graphs_equal_the_dynamic_loop(gpu_pair, monkeypatch):
     texts = prompts(5, seed=22)
     width = max(text.shape[1] for text in texts)
     ids = torch.cat([torch.nn.functional.pad(t, (width - t.shape[1], 0)) for t in texts]).cuda()
@@ -48,6 +48,11 @@ def test_graphs_equal_the_dynamic_loop(gpu_pair):
         found = decode(gpu_pair, ids[:rows], mask[:rows], judge, gamma, None)
         assert torch.equal(found.sequences, expected.sequences)
         assert found.judge_stats.sources == expected.judge_stats.sources
+    monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)  # rules are asked at mismatches only
+    monkeypatch.setattr("hf_selfjudge.features.LARGE", 0)
+    found = decode(gpu_pair, ids, mask, judge, 4, None)
+    assert torch.equal(found.sequences, decode(gpu_pair, ids, mask, judge, 4, "dynamic").sequences)
+    assert torch.equal(found.sequences, expected.sequences)
     (kept,) = engine._idle[gpu_pair[0]]
     assert kept._graphs  # graphs were used
     assert kept._use_graphs

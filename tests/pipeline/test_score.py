@@ -188,7 +188,10 @@ def test_a_group_asks_the_device_for_nothing(monkeypatch):
     monkeypatch.setattr(stage, "send", counted)
     monkeypatch.setattr(packing, "send", counted)
     own = tuple(name for name in FEATURES if name not in DRAFT_FEATURES)
-    score(model_of("llama"), responses(), mismatches(1, 4), ScoreSettings(features=own, originals=True))
+    for _ in range(2):  # the first use in a process sets things up, some of it unseen
+        calls.clear()
+        sent.clear()
+        score(model_of("llama"), responses(), mismatches(1, 4), ScoreSettings(features=own, originals=True))
     assert "mm" in calls  # it does see what is computed
     assert not {"_local_scalar_dense", "nonzero", "masked_select"}.intersection(calls)
     assert calls.count("lift_fresh") == len(sent)  # every tensor made on the host goes through `send`

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,12 +13,14 @@ from hf_selfjudge.checkers import get_checker
 from hf_selfjudge.cli import main
 from hf_selfjudge.evaluation.workers import BenchSettings
 from hf_selfjudge.features import Block, judge_features
+from hf_selfjudge.pipeline.records import Prompt
 from hf_selfjudge.pipeline.settings import PromptSettings
 from hf_selfjudge.tuning import tune as module
 from hf_selfjudge.tuning.effects import Effects
-from hf_selfjudge.tuning.explorer import SCALARS
+from hf_selfjudge.tuning.explorer import SCALARS, Decisions
 from hf_selfjudge.tuning.judge import make_judge
-from hf_selfjudge.tuning.tune import TuneSettings, tune
+from hf_selfjudge.tuning.rollouts import Part, Rollout
+from hf_selfjudge.tuning.tune import TuneSettings, collect, tune
 from hf_selfjudge.tuning.votes import vote
 
 BENCH = BenchSettings("playground", "playground", gamma=5, batch_size=16, max_new_tokens=120)
@@ -29,11 +32,11 @@ RULE = "topk:40"
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        (["A", "A", "B"], [None, None, (False, 1.0)]),
-        (["A", "A", "A", "B"], [(True, 2 / 3), (True, 2 / 3), (True, 2 / 3), (False, 1.0)]),
-        (["B", "A", "A", None], [(False, 2 / 3), None, None, (False, 2 / 3)]),
+        (["A", "A", "B"], [None, None, False]),
+        (["A", "A", "A", "B"], [True, True, True, False]),
+        (["B", "A", "A", None], [False, None, None, False]),
         (["A", "B", "C"], [None, None, None]),
-        (["A", "A", "B", "B", "C"], [(False, 0.5), (False, 0.5), (False, 0.5), (False, 0.5), (False, 0.5)]),
+        (["A", "A", "B", "B", "C"], [False, False, False, False, False]),
         ([None, None, None], [None, None, None]),
     ],
 )
@@ -88,10 +91,10 @@ def test_a_tuned_judge_is_a_judge_like_any_other(tuned):
     assert judge.config.thresholds == found["thresholds"]
     assert judge.config.labels["rule"] == RULE
     assert json.loads((out / "tune.json").read_text()) == found
-    assert found["prompts"] == 28
-    assert 42 <= found["answers"] <= 84
+    assert [found["prompts"], found["answers"]] == [28, 84]
     assert found["decisions"] > 100
     assert found["kept"] < found["exact_kept"]
+    assert 0.2 < found["resemblance"] < 0.95
     assert [entry["input"] for entry in found["inputs"]] == ["judge:playground", *SCALARS, "(all)"]
     for entry in found["inputs"][:-1]:
         assert sum(part["decisions"] for part in entry["effects"]) == found["decisions"]
@@ -141,12 +144,12 @@ def test_exact_decoding_is_the_first_rollout(tuned):
     [
         ({"share": 1.0}, "share is 1.0, expected a share in"),
         ({"rollouts": 1}, "rollouts is 1, expected at least 2"),
-        ({"prompts": PromptSettings(("playground/open_ended:5",))}, "playground/open_ended have no checker"),
+        ({"prompts": PromptSettings(("no-such-file.jsonl",))}, "no-such-file"),
         ({"rule": "nothing:3"}, "nothing"),
     ],
 )
 def test_bad_settings_are_refused_before_any_work(change, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         tune(settings(**change), tmp_path, progress=False)
     assert not list(tmp_path.iterdir())
 
@@ -159,8 +162,28 @@ def test_judges_of_another_pair_or_with_hidden_layers_are_refused(tmp_path):
             tune(settings(judges=(str(tmp_path / name),)), tmp_path / "out", progress=False)
 
 
+def test_open_ended_answers_count_by_their_text_alone():
+    prompts = [Prompt(0, "open", "train", "?", [1]), Prompt(1, "sums", "train", "?", [1], "math", "5")]
+    texts = {0: ["a b c d", "It is 5."], 1: ["a b x d", "5"], 2: ["a b c d", "It is 6."], 3: ["", "It is 5."]}
+    inputs = torch.zeros(2, len(SCALARS))
+    decisions = Decisions(torch.tensor([0, 1]), torch.tensor([True, False]), torch.zeros(2).long(), inputs)
+    found = {
+        Part(number, (0, 1), Path(f"{number}"), 0, 0.5): Rollout(texts[number], [4, 3], decisions)
+        for number in range(4)
+    }
+    words = {}
+    evidence, counts = collect(
+        prompts, found, 0.5, lambda text: [words.setdefault(w, len(words)) for w in text.split()]
+    )
+    assert evidence.prompts.tolist() == [0, 1] * 3
+    assert evidence.resemblance.tolist() == pytest.approx([0.75, 0.0, 1.0, 2 / 3, 0.0, 1.0])
+    assert evidence.kept[::2].isnan().all()
+    assert evidence.kept[1::2].tolist() == [1.0, 0.0, 1.0]
+    assert evidence.decisions.sequences.tolist() == [0, 1, 2, 3, 4, 5]
+    assert [counts["exact_kept"], counts["kept"], counts["new_tokens"]] == [1.0, pytest.approx(2 / 3), 28]
+
+
 def test_the_command_says_what_is_wrong(capsys, tmp_path):
-    prompts = ["--prompts", "playground/open_ended:3", "--max-new-tokens", "100"]
     with pytest.raises(SystemExit):
-        main(["tune", *prompts, "--out", str(tmp_path / "out")])
-    assert "have no checker" in capsys.readouterr().err
+        main(["tune", "--prompts", "no-such-file.jsonl", "--max-new-tokens", "100", "--out", str(tmp_path / "out")])
+    assert "no-such-file" in capsys.readouterr().err
