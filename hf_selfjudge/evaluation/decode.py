@@ -5,16 +5,20 @@ Nothing is scored here: answers are kept as text, so that another machine can sc
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..decoding.statistics import PHASES
 from ..rules import Rule
 from .providers import Task
 
+log = logging.getLogger(__name__)
 COUNTS = ("cycles", "new_tokens", "drafted", "accepted", "judged_in")
 
 
@@ -84,7 +88,8 @@ def decode(
         gamma: tokens per block.
         max_new_tokens: longest answer.
         mode: as in `generate(judge_mode=...)`.
-        batch_size: sequences decoded together; prompts of similar length share a batch.
+        batch_size: sequences decoded together, fewer where they do not fit into memory; prompts of similar length
+            share a batch.
         expected: how long the answers are likely to be, such as those of another rule; alike ones then share a batch,
             which is done when its longest answer is.
         advance: called with the number of items just finished.
@@ -94,30 +99,43 @@ def decode(
     texts = [""] * len(prompts)
     counts: dict[str, Any] = {name: [0] * len(prompts) for name in COUNTS}
     seconds, phases = 0.0, dict.fromkeys((*PHASES, "total"), 0.0)
-    for first in range(0, len(order), batch_size):
-        batch = order[first : first + batch_size]
+    waiting = [order[first : first + batch_size] for first in range(0, len(order), batch_size)][::-1]
+    failed = False
+    while waiting:
+        if failed:  # what the failed call held is free only now
+            torch.cuda.empty_cache()
+            failed = False
+        batch = waiting.pop()
         inputs = tokenizer.pad({"input_ids": [prompts[index] for index in batch]}, return_tensors="pt", padding=True)
         begun = time.perf_counter()
-        out = target.generate(
-            **inputs.to(target.device),
-            assistant_model=draft,
-            judge=rule,
-            judge_mode=mode,
-            num_assistant_tokens=gamma,
-            do_sample=False,
-            max_new_tokens=max_new_tokens,
-            return_dict_in_generate=True,
-        )
-        answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device
-        seconds += time.perf_counter() - begun
-        for name in phases:
-            phases[name] += out.judge_stats.seconds[name]
-        found = tokenizer.batch_decode(answers, skip_special_tokens=True)
-        for index, text, stats in zip(batch, found, out.judge_stats.rows or [out.judge_stats], strict=True):
-            texts[index] = text
-            for name in COUNTS:
-                counts[name][index] = getattr(stats, name)
-        advance(len(batch))
+        try:
+            out = target.generate(
+                **inputs.to(target.device),
+                assistant_model=draft,
+                judge=rule,
+                judge_mode=mode,
+                num_assistant_tokens=gamma,
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                return_dict_in_generate=True,
+            )
+        except torch.OutOfMemoryError:
+            if len(batch) == 1:
+                raise
+            failed, half = True, (len(batch) + 1) // 2
+            log.warning("%d answers do not fit into memory together: decoding %d at once.", len(batch), half)
+            waiting += [batch[half:], batch[:half]]
+        else:
+            answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device
+            seconds += time.perf_counter() - begun
+            for name in phases:
+                phases[name] += out.judge_stats.seconds[name]
+            found = tokenizer.batch_decode(answers, skip_special_tokens=True)
+            for index, text, stats in zip(batch, found, out.judge_stats.rows or [out.judge_stats], strict=True):
+                texts[index] = text
+                for name in COUNTS:
+                    counts[name][index] = getattr(stats, name)
+            advance(len(batch))
     return Answers(texts=texts, seconds=seconds, phases=phases, **counts)
 
 

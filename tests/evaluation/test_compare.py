@@ -25,7 +25,7 @@ from hf_selfjudge.evaluation.workers import Bench, BenchSettings
 from hf_selfjudge.playground import ASSETS
 from hf_selfjudge.playground.tasks import load_task
 from hf_selfjudge.playground.world import generate, score
-from hf_selfjudge.rules import parse_rule
+from hf_selfjudge.rules import Rule, parse_rule
 
 
 def answers(pair, items, **call):
@@ -363,3 +363,31 @@ def test_exact_decoding_tells_the_others_how_long_answers_are(compared, tmp_path
     settings = CompareSettings(bench, ("topk:2",), ("playground/news:4",), select_on="test", resamples=10)
     compare(settings, tmp_path, progress=False)
     assert seen == [None, [6, 6, 6, 6]]
+
+
+class Hungry(Rule):
+    """Needs more memory than there is for more than two rows."""
+
+    def __init__(self, rows):
+        self.rows, self.seen = rows, []
+
+    def accept(self, block):
+        self.seen.append(len(block.draft_tokens))
+        if len(block.draft_tokens) > self.rows:
+            raise torch.OutOfMemoryError("not enough")
+        return torch.zeros_like(block.draft_tokens, dtype=torch.bool)
+
+
+def test_a_batch_that_does_not_fit_is_split(embedded, caplog):
+    prompts = [[5 + length] * length for length in range(8, 15)]
+    options = {"gamma": 2, "max_new_tokens": 4, "batch_size": 5}
+    expected = decode(embedded, prompts, parse_rule("exact"), **options)
+    rule, advanced = Hungry(2), []
+    found = decode(embedded, prompts, rule, **options, advance=advanced.append)
+    assert (found.texts, found.new_tokens, found.cycles) == (expected.texts, expected.new_tokens, expected.cycles)
+    assert sum(advanced) == 7
+    assert max(advanced) == 2
+    assert rule.seen[:2] == [5, 3]
+    assert "5 answers do not fit into memory together: decoding 3 at once" in caplog.text
+    with pytest.raises(torch.OutOfMemoryError):
+        decode(embedded, prompts, Hungry(0), **options)
