@@ -77,6 +77,7 @@ def decode(
     mode: str = "two-stage",
     batch_size: int = 64,
     expected: Sequence[int] | None = None,
+    split: bool = True,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Answers:
     """Answer every prompt under one rule.
@@ -88,10 +89,10 @@ def decode(
         gamma: tokens per block.
         max_new_tokens: longest answer.
         mode: as in `generate(judge_mode=...)`.
-        batch_size: sequences decoded together, fewer where they do not fit into memory; prompts of similar length
-            share a batch.
+        batch_size: sequences decoded together; prompts of similar length share a batch.
         expected: how long the answers are likely to be, such as those of another rule; alike ones then share a batch,
             which is done when its longest answer is.
+        split: whether a batch that does not fit into memory is halved; a rule that remembers rows cannot have that.
         advance: called with the number of items just finished.
     """
     target, draft, tokenizer = pair
@@ -120,7 +121,7 @@ def decode(
                 return_dict_in_generate=True,
             )
         except torch.OutOfMemoryError:
-            if len(batch) == 1:
+            if len(batch) == 1 or not split:
                 raise
             failed, half = True, (len(batch) + 1) // 2
             log.warning("%d answers do not fit into memory together: decoding %d at once.", len(batch), half)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
@@ -118,7 +120,14 @@ class Worker:
         rule = judges.rule(point, self._bench.pair[2])
         explorer = Explorer(rule, [judges[folder] for folder in self._explored.judges], part.share, part.seed)
         prompts = [self._explored.prompts[index] for index in part.prompts]
-        answers = self._bench.answer(prompts, explorer, settings.max_new_tokens or DEFAULT_LENGTH)
+        try:
+            answers = self._bench.answer(prompts, explorer, settings.max_new_tokens or DEFAULT_LENGTH, split=False)
+        except torch.OutOfMemoryError:
+            raise ValueError(
+                f"{len(prompts)} answers do not fit into the device's memory together, with {settings.workers} "
+                "processes; what is finished is kept. Give fewer --workers, or a smaller --batch-size, which begins "
+                "anew."
+            ) from None
         write(part, self._explored.fingerprint, Rollout(answers.texts, answers.new_tokens, explorer.decisions()))
         return len(answers)
 
@@ -127,7 +136,6 @@ _worker: dict[str, Worker] = {}
 
 
 def _start(explored: Explored) -> None:
-    import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)  # the processes are the parallelism

@@ -116,6 +116,15 @@ def test_a_killed_run_goes_on_with_what_is_there(tuned, tmp_path, monkeypatch):
     assert {**again, "seconds": 0} == {**found, "seconds": 0}
 
 
+def test_a_batch_that_does_not_fit_says_what_to_do(tmp_path, monkeypatch):
+    def fail(self, block):
+        raise torch.OutOfMemoryError("not enough")
+
+    monkeypatch.setattr("hf_selfjudge.tuning.explorer.Explorer.accept", fail)
+    with pytest.raises(ValueError, match=r"16 answers do not fit .* fewer --workers, or a smaller --batch-size"):
+        tune(settings(), tmp_path, progress=False)
+
+
 def test_what_decides_the_answers_is_in_the_fingerprint(tmp_path, monkeypatch):
     seen = []
 
