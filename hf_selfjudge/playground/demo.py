@@ -179,26 +179,29 @@ def _batches(task: str, count: int, settings: DemoSettings) -> list[list[int]]:
 
 def _decode_job(task: str, method: str, batch: list[int]) -> dict[str, Any]:
     """Decode some held-out items; plain numbers, so that they cross the process border."""
-    from .decode import decode
-    from .world import generate
+    from hf_selfjudge.evaluation.decode import decode
 
-    settings = _worker["settings"]
+    from .evaluate import MAX_NEW_TOKENS, prompt_ids
+    from .world import generate, score
+
+    settings, pair = _worker["settings"], _worker["pair"]
     every = generate(task, "test", max(batch) + 1, settings.seed)
     items = [every[index] for index in batch]
-    mode = "alignment-only" if method == "exact" else "two-stage"
-    done = decode(
-        _worker["pair"], items, _worker["judge"], gamma=settings.gamma, mode=mode, batch_size=settings.batch_size
+    answers = decode(
+        pair,
+        [prompt_ids(pair[2], item) for item in items],
+        _worker["judge"],
+        gamma=settings.gamma,
+        max_new_tokens=MAX_NEW_TOKENS,
+        mode="alignment-only" if method == "exact" else "two-stage",
+        batch_size=settings.batch_size,
     )
-    stats = done.stats
     return {
         "task": task,
         "method": method,
         "items": len(items),
-        "scores": done.scores,
-        "cycles": stats.cycles,
-        "new_tokens": stats.new_tokens,
-        "matched": stats.matched,
-        "judged_in": stats.judged_in,
+        "scores": [score(item, text) for item, text in zip(items, answers.texts, strict=True)],
+        **{name: sum(getattr(answers, name)) for name in ("cycles", "new_tokens", "accepted", "judged_in")},
     }
 
 
@@ -288,13 +291,13 @@ def _results(settings: DemoSettings, decoded: list[dict[str, Any]], timed: list[
 def _row(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """One method's figures on one task."""
     totals = {
-        name: sum(part[name] for part in parts) for name in ("items", "cycles", "new_tokens", "matched", "judged_in")
+        name: sum(part[name] for part in parts) for name in ("items", "cycles", "new_tokens", "accepted", "judged_in")
     }
     scores = [value for part in parts for value in part["scores"] if value is not None]
     return {
         "items": totals["items"],
         "score": round(sum(scores) / len(scores), 4) if scores else None,
-        "accepted_per_cycle": round((totals["matched"] + totals["judged_in"]) / totals["cycles"], 3),
+        "accepted_per_cycle": round(totals["accepted"] / totals["cycles"], 3),
         "tokens_per_target_forward": round(totals["new_tokens"] / totals["cycles"], 3),
         "judged_in_per_answer": round(totals["judged_in"] / totals["items"], 3),
     }

@@ -97,7 +97,7 @@ def test_the_verdict_names_gain_and_cost():
 
 
 def test_the_results_name_the_threshold_that_was_used():
-    part = {"items": 1, "scores": [1.0], "cycles": 2, "new_tokens": 4, "matched": 2, "judged_in": 0}
+    part = {"items": 1, "scores": [1.0], "cycles": 2, "new_tokens": 4, "accepted": 2, "judged_in": 0}
     decoded = [{"task": "news", "method": method, **part} for method in ("exact", "judge")]
     timed = [{"task": "news", "plain": (1.0, 4), "exact": (1.0, 4), "judge": (1.0, 4)}]
     for given in ("recall", "f1", 0.25, 0.0):
