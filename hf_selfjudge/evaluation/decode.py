@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..decoding.statistics import PHASES
+from ..decoding.statistics import PHASES, JudgeStats
 from ..rules import Rule
 from .providers import Task
 
@@ -95,7 +95,6 @@ def decode(
         split: whether a batch that does not fit into memory is halved; a rule that remembers rows cannot have that.
         advance: called with the number of items just finished.
     """
-    target, draft, tokenizer = pair
     order = _order(prompts, expected)
     texts = [""] * len(prompts)
     counts: dict[str, Any] = {name: [0] * len(prompts) for name in COUNTS}
@@ -107,18 +106,9 @@ def decode(
             torch.cuda.empty_cache()
             failed = False
         batch = waiting.pop()
-        inputs = tokenizer.pad({"input_ids": [prompts[index] for index in batch]}, return_tensors="pt", padding=True)
-        begun = time.perf_counter()
         try:
-            out = target.generate(
-                **inputs.to(target.device),
-                assistant_model=draft,
-                judge=rule,
-                judge_mode=mode,
-                num_assistant_tokens=gamma,
-                do_sample=False,
-                max_new_tokens=max_new_tokens,
-                return_dict_in_generate=True,
+            answers, found, spent = _together(
+                pair, [prompts[index] for index in batch], rule, gamma, max_new_tokens, mode
             )
         except torch.OutOfMemoryError:
             if len(batch) == 1 or not split:
@@ -126,18 +116,38 @@ def decode(
             failed, half = True, (len(batch) + 1) // 2
             log.warning("%d answers do not fit into memory together: decoding %d at once.", len(batch), half)
             waiting += [batch[half:], batch[:half]]
-        else:
-            answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device
-            seconds += time.perf_counter() - begun
-            for name in phases:
-                phases[name] += out.judge_stats.seconds[name]
-            found = tokenizer.batch_decode(answers, skip_special_tokens=True)
-            for index, text, stats in zip(batch, found, out.judge_stats.rows or [out.judge_stats], strict=True):
-                texts[index] = text
-                for name in COUNTS:
-                    counts[name][index] = getattr(stats, name)
-            advance(len(batch))
+            continue
+        seconds += spent
+        for name in phases:
+            phases[name] += found.seconds[name]
+        for index, text, stats in zip(batch, answers, found.rows or [found], strict=True):
+            texts[index] = text
+            for name in COUNTS:
+                counts[name][index] = getattr(stats, name)
+        advance(len(batch))
     return Answers(texts=texts, seconds=seconds, phases=phases, **counts)
+
+
+def _together(
+    pair: tuple[Any, Any, Any], prompts: Sequence[list[int]], rule: Rule, gamma: int, max_new_tokens: int, mode: str
+) -> tuple[list[str], JudgeStats, float]:
+    """One batch: the answers, the statistics of the call, and its seconds."""
+    target, draft, tokenizer = pair
+    inputs = tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt", padding=True)
+    begun = time.perf_counter()
+    out = target.generate(
+        **inputs.to(target.device),
+        assistant_model=draft,
+        judge=rule,
+        judge_mode=mode,
+        num_assistant_tokens=gamma,
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        return_dict_in_generate=True,
+    )
+    answers = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()  # waits for the device
+    seconds = time.perf_counter() - begun
+    return tokenizer.batch_decode(answers, skip_special_tokens=True), out.judge_stats, seconds
 
 
 def _order(prompts: Sequence[list[int]], expected: Sequence[int] | None) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from operator import and_, or_
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from ..features import Block
 from ..judge import SelfJudgeVerifier
-from ..rules import JudgeRule, Rule, never_relax, parse_rule
+from ..rules import JudgeRule, Rule, never_relax, parse_rule, tokens_where
 from .grammar import JUDGE, Point, as_threshold, split_judge
 from .providers import model_folder
 
@@ -28,6 +28,7 @@ class Judges:
 
     def __init__(self) -> None:
         self._judges: dict[str, SelfJudgeVerifier] = {}
+        self._guarded = cache(tokens_where)  # reads the whole vocabulary
 
     def __getitem__(self, folder: str) -> SelfJudgeVerifier:
         if folder not in self._judges:
@@ -59,7 +60,7 @@ class Judges:
 
         rule = reduce(or_, (reduce(and_, map(build, atoms)) for atoms in point.terms))
         for guard in point.guards:
-            rule = never_relax(rule, guard, tokenizer)
+            rule = never_relax(rule, self._guarded(guard, tokenizer))
         return rule
 
 

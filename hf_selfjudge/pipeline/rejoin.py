@@ -10,7 +10,7 @@ other's, the score is lowered by 1, below that of every text that keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,7 @@ def rejoin(
         ours.append(new)
         theirs.append(old)
     digits = torch.tensor(tokens_where("digits", tokenizer), dtype=torch.long)
-    return similarity(_padded(ours), _padded(theirs), lengths, digits)
+    return similarity(padded(ours), padded(theirs), lengths, digits)
 
 
 def _write(
@@ -106,19 +106,24 @@ def similarity(new: Tensor, old: Tensor, lengths: Sequence[int], digits: Tensor)
 
 
 def longest_common(a: Tensor, b: Tensor) -> Tensor:
-    """Length of the longest common subsequence of every pair of beginnings. (rows, m), (rows, n) -> (rows, m+1, n+1)
+    """Length of the longest common subsequence of every pair of beginnings. (rows, m), (rows, n) -> (rows, m+1, n+1)"""
+    return torch.stack([*common_beginnings(a, b)], dim=1)
+
+
+def common_beginnings(a: Tensor, b: Tensor) -> Iterator[Tensor]:
+    """The same for one beginning of `a` after the other, the empty one first. (rows, n+1) each
 
     Row by row of the usual table; within a row the left neighbour's part is a running maximum, so that all texts and
     all columns go at once.
     """
-    table = [torch.zeros((len(a), b.shape[1] + 1), dtype=torch.int32)]
+    above = torch.zeros((len(a), b.shape[1] + 1), dtype=torch.int32)
+    yield above
     for column in range(a.shape[1]):
         token = a[:, column : column + 1]
         match = (token == b) & (token != NOTHING)  # (rows, n)
-        above = table[-1]
         step = torch.where(match, above[:, :-1] + 1, above[:, 1:])
-        table.append(torch.cat([above[:, :1], torch.maximum(step, above[:, 1:]).cummax(1).values], dim=1))
-    return torch.stack(table, dim=1)
+        above = torch.cat([above[:, :1], torch.maximum(step, above[:, 1:]).cummax(1).values], dim=1)
+        yield above
 
 
 def _digits_agree(new: Tensor, old: Tensor, digits: Tensor) -> Tensor:
@@ -133,7 +138,7 @@ def _digits_agree(new: Tensor, old: Tensor, digits: Tensor) -> Tensor:
     return ((a == b) | (a == NOTHING) | (b == NOTHING)).all(1)
 
 
-def _padded(texts: Sequence[list[int]]) -> Tensor:
+def padded(texts: Sequence[list[int]]) -> Tensor:
     """Token lists as one tensor. (rows, width)"""
     width = max(map(len, texts), default=0)
     rows = [[*text, *[NOTHING] * (width - len(text))] for text in texts]

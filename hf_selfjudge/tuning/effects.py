@@ -13,7 +13,7 @@ decision wins behind it is a linear regression on the same z.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,16 +56,9 @@ class Evidence:
     def select(self, answers: Tensor) -> Evidence:
         """Some of the answers. (answers,) bool"""
         place = answers.long().cumsum(0) - 1
-        decisions, mine = self.decisions, answers[self.decisions.sequences]
-        return Evidence(
-            self.kept[answers],
-            self.resemblance[answers],
-            self.prompts[answers],
-            Decisions(
-                place[decisions.sequences[mine]], decisions.taken[mine], decisions.gains[mine], decisions.inputs[mine]
-            ),
-            self.share,
-        )
+        mine = self.decisions.select(answers[self.decisions.sequences])
+        decisions = replace(mine, sequences=place[mine.sequences])
+        return Evidence(self.kept[answers], self.resemblance[answers], self.prompts[answers], decisions, self.share)
 
     def design(self, columns: Tensor, outcome: Tensor) -> Tensor:
         """sum_i (a_i - rho) z_i of every answer, `others`, and a one. (decisions, width) -> (answers, width + 2)"""
@@ -105,18 +98,12 @@ def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, 
     The prior is the one with the least error on unseen folds; it does not hold back what accepting costs on average.
     """
     folds, outcome = evidence.folds, evidence.outcome
-    for fold in range(FOLDS):
-        part = evidence.select(folds != fold)
-        if len(part.kept) < FEWEST or not len(part.decisions) or float(part.outcome.std()) == 0.0:
-            raise ValueError(
-                f"{len(part.kept)} answers with {len(part.decisions)} decisions are left to fit on in a fold; expected "
-                f"at least {FEWEST} that differ. Give more prompts, or a laxer rule."
-            )
     errors = torch.zeros(len(priors), dtype=torch.float64)
     costs = torch.zeros(len(priors), len(evidence.decisions), dtype=torch.float64)
     for fold in range(FOLDS):
         unseen = folds == fold
         training, test = evidence.select(~unseen), evidence.select(unseen)
+        _check(training)
         theirs = unseen[evidence.decisions.sequences]
         for at, (effects, predicted) in enumerate(_path(training, test, priors)):
             errors[at] += (outcome[unseen] - predicted).square().sum()
@@ -124,6 +111,15 @@ def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, 
     chosen = int(errors.argmin())
     ((final, _),) = _path(evidence, evidence, (priors[chosen],))
     return final, effect_table(costs[chosen], evidence)
+
+
+def _check(training: Evidence) -> None:
+    """Refuse what nothing can be fitted on."""
+    if len(training.kept) < FEWEST or not len(training.decisions) or float(training.outcome.std()) == 0.0:
+        raise ValueError(
+            f"{len(training.kept)} answers with {len(training.decisions)} decisions are left to fit on in a fold; "
+            f"expected at least {FEWEST} that differ. Give more prompts, or a laxer rule."
+        )
 
 
 def _path(training: Evidence, unseen: Evidence, priors: Sequence[float]) -> list[tuple[Effects, Tensor]]:

@@ -32,6 +32,10 @@ class Decisions:
         """All decisions of several tables."""
         return cls(**{known.name: torch.cat([getattr(part, known.name) for part in parts]) for known in fields(cls)})
 
+    def select(self, rows: Tensor) -> Decisions:
+        """Some of the decisions. (decisions,) bool"""
+        return Decisions(**{known.name: getattr(self, known.name)[rows] for known in fields(self)})
+
     def __len__(self) -> int:
         return len(self.taken)
 

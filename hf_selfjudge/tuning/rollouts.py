@@ -50,6 +50,8 @@ class Explored:
     """In the grammar of `selfjudge compare`."""
     judges: tuple[str, ...]
     prompts: Sequence[list[int]]
+    longest: int
+    """Most tokens of an answer."""
     fingerprint: str
     """Of everything that decides a part's content."""
 
@@ -105,23 +107,24 @@ class Worker:
     """A loaded pair that answers parts."""
 
     def __init__(self, explored: Explored) -> None:
+        from ..evaluation.grammar import parse_spec
+        from ..evaluation.judges import Judges
         from ..evaluation.workers import Bench
 
         self._explored = explored
         self._bench = Bench(explored.bench, {})
+        judges = Judges()
+        (point,) = parse_spec(explored.rule, explored.bench.gamma).points({})
+        self._rule = judges.rule(point, self._bench.pair[2])  # reads the vocabulary: once is enough
+        self._judges = [judges[folder] for folder in explored.judges]
 
     def run(self, part: Part) -> int:
         """Answer one part and write it; returns how many answers it has."""
-        from ..evaluation.grammar import parse_spec
-        from ..evaluation.judges import Judges
-
-        settings, judges = self._explored.bench, Judges()
-        (point,) = parse_spec(self._explored.rule, settings.gamma).points({})
-        rule = judges.rule(point, self._bench.pair[2])
-        explorer = Explorer(rule, [judges[folder] for folder in self._explored.judges], part.share, part.seed)
+        settings = self._explored.bench
+        explorer = Explorer(self._rule, self._judges, part.share, part.seed)
         prompts = [self._explored.prompts[index] for index in part.prompts]
         try:
-            answers = self._bench.answer(prompts, explorer, settings.max_new_tokens or DEFAULT_LENGTH, split=False)
+            answers = self._bench.answer(prompts, explorer, self._explored.longest, split=False)
         except torch.OutOfMemoryError:
             raise ValueError(
                 f"{len(prompts)} answers do not fit into the device's memory together, with {settings.workers} "

@@ -28,7 +28,7 @@ from .effects import Effects, Evidence, effect_table, fit
 from .explorer import SCALARS, Decisions
 from .judge import make_judge
 from .resemblance import resemblance
-from .rollouts import Explored, Part, Rollout, explore, plan, read
+from .rollouts import DEFAULT_LENGTH, Explored, Part, Rollout, explore, plan, read
 from .votes import vote
 
 
@@ -59,18 +59,19 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     """Run (or finish) the exploration, and write the judge and `tune.json`; returns what the latter holds."""
     begun = time.perf_counter()
     bench = settings.bench
+    longest = bench.max_new_tokens or DEFAULT_LENGTH
     names = ModelSettings(target=bench.target, draft=bench.draft)
     pair = Pair(names)
     judges = _linear_judges(settings.judges, pair.hidden_size)
     (point,) = parse_spec(settings.rule, bench.gamma).points({})
-    prompts = load_prompts(settings.prompts, pair.tokenizer, pair.context, bench.max_new_tokens or 0).prompts
+    prompts = load_prompts(settings.prompts, pair.tokenizer, pair.context, longest).prompts
     located = replace(bench, target=names.location("target"), draft=names.location("draft"))
     tokens = [prompt.tokens for prompt in prompts]
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
     identity = [Judges().identity(point), *map(weights_hash, judges), settings.share, settings.seed]
     fingerprint = mark([decides, models, identity, tokens])
-    explored = Explored(located, settings.rule, settings.judges, tokens, fingerprint)
+    explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
     parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
     explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
@@ -218,7 +219,7 @@ def _metrics(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inputs(effects: Effects, evidence: Evidence, judges: Sequence[str]) -> list[dict[str, Any]]:
-    """Of each input: what a spread of it changes in log-odds and tokens, and the effect along it, fifth by fifth."""
+    """Of each input: what a spread of it changes in outcome and tokens, and the effect along it, fifth by fifth."""
     names = [*(f"judge:{Path(folder).name}" for folder in judges), *SCALARS, "(all)"]
     found = []
     for at, name in enumerate(names):
