@@ -1,9 +1,9 @@
-"""Tokens per second of a real pair on real prompts: plain, stock assisted, ours exact and ours with a judge.
+"""Tokens per second of a real pair on real prompts: stock generation, and plain, exact and judged in our engine.
 
     python benchmarks/real_pair/speed.py --target T --draft D --rule 'judge:J@0.5&floor:0.1+digits' \
         --prompts gsm8k-test.jsonl --gamma 20 --out speed.json
 
-Every method answers the same prompts, one at a time, greedily; the slow ones only the first `--slow-prompts`. Prompts
+Every method answers the same prompts, one at a time, greedily; the stock ones only the first `--slow-prompts`. Prompts
 are the `prompt` or `question` of a jsonl file. The last line of stdout is one JSON document.
 """
 
@@ -23,11 +23,14 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hf_selfjudge  # noqa: F401  teaches generate the keyword judge=
+from hf_selfjudge.decoding.continuation import continue_texts
 from hf_selfjudge.evaluation.grammar import parse_rules
 from hf_selfjudge.evaluation.judges import Judges
 
 ASK = '\n\nThink step by step, then finish with "The answer is N", where N is a number.'
 COUNTS = ("cycles", "accepted", "judged_in")
+Answer = tuple[int, Any]
+"""Number of new tokens, and the judge's statistics if there are any."""
 
 
 def main() -> None:
@@ -41,61 +44,81 @@ def main() -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(args.target)
     prompts = [_tokens(tokenizer, text, device) for text in _texts(args.prompts, args.prompts_count)]
-    ours: dict[str, Any] = {"assistant_model": draft, "num_assistant_tokens": args.gamma}
-    stock = {**ours, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
     spec = next(spec for spec in parse_rules([args.rule], args.gamma) if spec.method != "exact")
     rule = Judges().rule(spec.points({})[0], tokenizer)
-    slow = {"plain": {}, "stock assisted": stock}
-    fast = {"exact": {**ours, "judge": "exact"}, "judge": {**ours, "judge": rule}}
-    found = _measure(target, slow, prompts[: args.slow_prompts], args.new_tokens)
-    found |= _measure(target, fast, prompts, args.new_tokens)
+    ours: dict[str, Any] = {"assistant_model": draft, "num_assistant_tokens": args.gamma}
+    stock = {**ours, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    slow = {"plain": _generate(target, args.new_tokens), "stock assisted": _generate(target, args.new_tokens, **stock)}
+    fast = {
+        "plain, same engine": _continue(target, args.new_tokens),
+        "exact": _generate(target, args.new_tokens, **ours, judge="exact"),
+        "judge": _generate(target, args.new_tokens, **ours, judge=rule),
+    }
+    found = _measure(slow, prompts[: args.slow_prompts])
+    for run in fast.values():  # what our engine builds once for a length is not any method's cost
+        run(max(prompts, key=lambda ids: ids.shape[1]))
+    found |= _measure(fast, prompts)
     report = _report(args, found, device, dtype)
     if args.out:
         args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(report))  # noqa: T201
 
 
-def _measure(
-    target: Any, methods: dict[str, dict[str, Any]], prompts: Sequence[torch.Tensor], count: int
-) -> dict[str, dict[str, Any]]:
-    """Tokens and seconds of some methods over all prompts.
+def _generate(target: Any, count: int, **options: Any) -> Callable[[torch.Tensor], Answer]:
+    """Answers by `generate`."""
 
-    The methods take turns, so that a machine's moods meet all of them, after whole untimed answers to the longest
-    prompt: what is built once for a length is not any method's cost.
-    """
-    sums = {name: dict.fromkeys(("tokens", "seconds", *COUNTS), 0.0) for name in methods}
-
-    def run(name: str, ids: torch.Tensor) -> Any:
-        return target.generate(
+    def run(ids: torch.Tensor) -> Answer:
+        out = target.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
             max_new_tokens=count,
             return_dict_in_generate=True,
-            **methods[name],
+            **options,
         )
+        return out.sequences.shape[1] - ids.shape[1], getattr(out, "judge_stats", None)
 
-    judged = [name for name in methods if "judge" in methods[name]]
-    for name in judged:
-        run(name, max(prompts, key=lambda ids: ids.shape[1]))
+    return run
+
+
+def _continue(target: Any, count: int) -> Callable[[torch.Tensor], Answer]:
+    """Answers by the target alone in our engine."""
+    ends = target.generation_config.eos_token_id
+    known = [ends] if isinstance(ends, int) else list(ends or ())
+
+    def run(ids: torch.Tensor) -> Answer:
+        (answer,) = continue_texts(target, ids.tolist(), [count], known)
+        return len(answer), None
+
+    return run
+
+
+def _measure(
+    methods: dict[str, Callable[[torch.Tensor], Answer]], prompts: Sequence[torch.Tensor]
+) -> dict[str, dict[str, Any]]:
+    """Tokens and seconds of some methods over all prompts.
+
+    The methods take turns, so that a machine's moods meet all of them.
+    """
+    sums = {name: dict.fromkeys(("tokens", "seconds"), 0.0) for name in methods}
     for ids in prompts:
         for name, total in sums.items():
             _wait()
             begun = time.perf_counter()
-            out = run(name, ids)
+            tokens, stats = methods[name](ids)
             _wait()
             total["seconds"] += time.perf_counter() - begun
-            total["tokens"] += out.sequences.shape[1] - ids.shape[1]
-            for key in COUNTS if name in judged else ():
-                total[key] += getattr(out.judge_stats, key)
-    return {name: _figures(total, len(prompts), name in judged) for name, total in sums.items()}
+            total["tokens"] += tokens
+            for key in COUNTS if stats is not None else ():
+                total[key] = total.get(key, 0.0) + getattr(stats, key)
+    return {name: _figures(total, len(prompts)) for name, total in sums.items()}
 
 
-def _figures(total: dict[str, float], prompts: int, judged: bool) -> dict[str, Any]:
+def _figures(total: dict[str, float], prompts: int) -> dict[str, Any]:
     """One method's line of the report."""
     found: dict[str, Any] = {"prompts": prompts, "tokens": int(total["tokens"]), "seconds": total["seconds"]}
     found["tokens_per_s"] = total["tokens"] / total["seconds"]
-    if judged:
+    if "cycles" in total:
         found |= {
             "accepted_per_cycle": total["accepted"] / total["cycles"],
             "tokens_per_target_forward": total["tokens"] / total["cycles"],
@@ -113,6 +136,7 @@ def _report(args: argparse.Namespace, found: dict[str, Any], device: str, dtype:
         "methods": found,
         "exact_over_stock_assisted": exact["tokens_per_s"] / found["stock assisted"]["tokens_per_s"],
         "exact_over_plain": exact["tokens_per_s"] / found["plain"]["tokens_per_s"],
+        "exact_over_plain_same_engine": exact["tokens_per_s"] / found["plain, same engine"]["tokens_per_s"],
         "judge_over_exact": measured,
         "predicted_by_lengths": predicted,
         "measured_over_predicted": measured / predicted,
@@ -152,7 +176,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rule", required=True, help="one point in the grammar of `selfjudge compare`")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--prompts-count", type=int, default=24)
-    parser.add_argument("--slow-prompts", type=int, default=3, help="of plain and of stock assisted")
+    parser.add_argument("--slow-prompts", type=int, default=3, help="of the stock methods")
     parser.add_argument("--gamma", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--out", type=Path)

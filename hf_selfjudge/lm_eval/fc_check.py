@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from .data import SPLIT, load
+from .data import documents
 from .factual_consistency import consistencies
 
 Row = tuple[str, str]
@@ -37,7 +37,7 @@ def read_rows(file: str, count: int | None, seed: int) -> list[Row]:
         "prompt": "article",
         "reference": '{"article": article, "highlights": highlights}',
     }
-    references = [json.loads(text) for text in load(source, data_files=file)[SPLIT]["reference"]]
+    references = [json.loads(row["reference"]) for row in documents(source, data_files=file)]
     random.Random(seed).shuffle(references)
     if len(references) < max(2, count or 0):
         raise ValueError(
