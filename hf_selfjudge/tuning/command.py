@@ -38,6 +38,8 @@ def add_tune(commands: Any) -> None:
     add("--dtype", default="float32", help="float32, bfloat16, ... (default: %(default)s)")
     add("--batch-size", type=int, default=64, help="answers decoded together (default: %(default)s)")
     add("--workers", type=int, default=1, help="processes, each with its own copy of the pair (default: %(default)s)")
+    add("--with", action="append", default=[], dest="earlier", metavar="FOLDER", help="the --out of an earlier run on "
+        "other prompts, whose answers count as well; may be repeated")  # fmt: skip
     add("--out", type=Path, required=True, help="folder of the judge")
     parser.set_defaults(run=run_tune)
 
@@ -58,6 +60,7 @@ def run_tune(out: Path, **options: Any) -> None:
         seed=options["seed"],
     )
     judges = tuple(folder.strip() for folder in options.pop("judges").split(",") if folder.strip())
+    options["earlier"] = tuple(options["earlier"])
     found = tune(TuneSettings(BenchSettings(**bench), judges, prompts, **options), out)
     for part in found["effects"]:
         kept = "" if part["kept"] is None else f", kept {part['kept']:+.2f} +- {part['kept_error']:.2f}"

@@ -87,8 +87,10 @@ class Explorer(Rule):
         return proposed & drawn
 
     def _inputs(self, block: Block, asked: Tensor) -> Tensor:
-        opinions = [judge.logit(judge_features(block, judge.config.features)[asked]) for judge in self._judges]
-        return torch.cat([*(opinion[:, None] for opinion in opinions), judge_features(block, SCALARS)[asked]], dim=1)
+        """What is known of the places asked about. (decisions, judges + scalars)"""
+        places = block.at(*asked.nonzero(as_tuple=True))
+        opinions = [judge.logit(judge_features(places, judge.config.features)) for judge in self._judges]
+        return torch.cat([*(opinion.unsqueeze(-1) for opinion in opinions), judge_features(places, SCALARS)], -1)[:, 0]
 
     def decisions(self) -> Decisions:
         """Everything written down so far, on the CPU."""

@@ -24,6 +24,7 @@ from ..pipeline.models import ModelSettings, Pair
 from ..pipeline.prompts import load_prompts
 from ..pipeline.records import Prompt
 from ..pipeline.settings import PromptSettings
+from . import earlier
 from .effects import Effects, Evidence, effect_table, fit
 from .explorer import SCALARS, Decisions
 from .judge import make_judge
@@ -47,6 +48,8 @@ class TuneSettings:
     share: float = 0.5
     """Of the rule's tokens, those accepted by lot."""
     seed: int = 0
+    earlier: tuple[str, ...] = ()
+    """Folders of runs on other prompts, alike in all else, whose answers count as well."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share < 1.0:
@@ -71,12 +74,22 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
     identity = [Judges().identity(point), *map(weights_hash, judges), settings.share, settings.seed]
     fingerprint = mark([decides, models, identity, tokens])
+    alike = {
+        **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype")},
+        "models": models,
+        "judges": [*map(weights_hash, judges)],
+        "rule": settings.rule,
+        "share": settings.share,
+    }
+    others = [earlier.read(Path(folder), alike) for folder in settings.earlier]
     explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
     parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
     explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
     found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
     evidence, counts = collect(prompts, found, settings.share, _encoder(pair.tokenizer))
+    evidence, counts = earlier.join([*others, (evidence, counts)])
+    earlier.write(out, evidence, alike, counts)
     effects, table = fit(evidence)
     figures = {
         "settings": _described(settings),
@@ -92,7 +105,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         evidence.decisions.inputs,
         target=ModelReference(names.name("target")),
         draft=ModelReference(names.name("draft")),
-        labels=_provenance(settings, prompts),
+        labels=_provenance(settings, counts["sources"]),
         metrics=_metrics(figures),
     )
     figures["thresholds"] = judge.config.thresholds
@@ -132,10 +145,12 @@ def collect(
     evidence = Evidence(kept, alike, torch.tensor([index for index, _ in keys]), Decisions.join(tables), share)
     counts = {
         "prompts": len(prompts),
+        "sources": dict(Counter(prompt.source for prompt in prompts)),
         "answers": len(keys),
         "decisions": len(evidence.decisions),
         "new_tokens": sum(sum(rollout.new_tokens) for rollout in found.values()),
         "resemblance": float(alike.mean()),
+        "voted": int((~kept.isnan()).sum()),
         "kept": _mean([vote for vote in kept.tolist() if not math.isnan(vote)]),
         "exact_kept": _mean([float(found[0]) for found in votes.values() if found[0] is not None]),
     }
@@ -188,6 +203,7 @@ def _described(settings: TuneSettings) -> dict[str, Any]:
         "max_new_tokens": bench.max_new_tokens,
         "judges": list(settings.judges),
         "prompts": list(settings.prompts.prompts),
+        "with": list(settings.earlier),
         "rule": settings.rule,
         "rollouts": settings.rollouts,
         "share": settings.share,
@@ -195,14 +211,13 @@ def _described(settings: TuneSettings) -> dict[str, Any]:
     }
 
 
-def _provenance(settings: TuneSettings, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def _provenance(settings: TuneSettings, sources: dict[str, int]) -> dict[str, Any]:
     """What the judge's config says of how it came about."""
-    counts = Counter(prompt.source for prompt in prompts)
     kept = ("gamma", "dtype", "max_new_tokens", "rule", "rollouts", "share")
     return {
         "labels": "outcomes in the decoding loop",
         "judges": ", ".join(Path(folder).name for folder in settings.judges),
-        "prompts": ", ".join(f"{source} {count}" for source, count in counts.items()),
+        "prompts": ", ".join(f"{source} {count}" for source, count in sources.items()),
         **{name: value for name, value in _described(settings).items() if name in kept},
     }
 

@@ -15,6 +15,7 @@ from hf_selfjudge.evaluation.workers import BenchSettings
 from hf_selfjudge.features import Block, judge_features
 from hf_selfjudge.pipeline.records import Prompt
 from hf_selfjudge.pipeline.settings import PromptSettings
+from hf_selfjudge.tuning import earlier
 from hf_selfjudge.tuning import tune as module
 from hf_selfjudge.tuning.effects import Effects
 from hf_selfjudge.tuning.explorer import SCALARS, Decisions
@@ -138,6 +139,36 @@ def test_what_decides_the_answers_is_in_the_fingerprint(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="far enough"):
             tune(settings(**change), tmp_path, progress=False)
     assert len(set(seen)) == len(changes), "more rollouts go on from what is there"
+
+
+def test_an_earlier_run_on_other_prompts_counts_as_well(tuned, tmp_path):
+    out, found = tuned
+    other = PromptSettings(("playground/multiple_choice:24",))
+    alone = tune(settings(prompts=other), tmp_path / "alone", progress=False)
+    both = tune(settings(prompts=other, earlier=(str(out),)), tmp_path / "both", progress=False)
+    for name in ("prompts", "answers", "decisions", "new_tokens", "voted"):
+        assert both[name] == found[name] + alone[name]
+    assert both["sources"] == {**found["sources"], **alone["sources"]}
+    assert both["resemblance"] == pytest.approx((28 * found["resemblance"] + 24 * alone["resemblance"]) / 52)
+    assert both["kept"] == pytest.approx(
+        (found["voted"] * found["kept"] + alone["voted"] * (alone["kept"] or 0.0)) / both["voted"]
+    )
+    assert both["thresholds"] != found["thresholds"]
+    ours, theirs = (earlier.read(folder, {"share": 0.7})[0] for folder in (out, tmp_path / "both"))
+    assert torch.equal(theirs.resemblance[:84], ours.resemblance)
+    assert torch.equal(theirs.prompts[:84], ours.prompts)
+    assert theirs.prompts[84:].min() == 28
+    assert torch.equal(theirs.decisions.inputs[: len(ours.decisions)], ours.decisions.inputs)
+    assert theirs.decisions.sequences.max() == 155
+
+
+def test_runs_that_differ_in_more_than_prompts_are_not_counted_together(tuned, tmp_path):
+    out, _ = tuned
+    with pytest.raises(ValueError, match=r"was explored with rule = 'topk:40', this run has 'topk:3'"):
+        tune(settings(rule="topk:3", earlier=(str(out),)), tmp_path / "out", progress=False)
+    with pytest.raises(ValueError, match=r"holds no evidence .* Name such a run's --out"):
+        tune(settings(earlier=(str(tmp_path),)), tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_exact_decoding_is_the_first_rollout(tuned):

@@ -1,0 +1,91 @@
+"""What a run found, kept beside its judge, so that a later run on other prompts can count it in."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import atomic_path
+from .effects import Evidence
+from .explorer import Decisions
+
+FILE = "evidence.safetensors"
+_ANSWERS = ("kept", "resemblance", "prompts")
+
+
+def write(folder: Path, evidence: Evidence, conditions: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
+    """Write a run's evidence.
+
+    Args:
+        folder: of the judge.
+        evidence: what was found.
+        conditions: what another run must have in common with this one, JSON values.
+        counts: figures about the answers, JSON values.
+    """
+    from safetensors.torch import save_file
+
+    tensors = {name: getattr(evidence, name).contiguous() for name in _ANSWERS}
+    tensors |= {known.name: getattr(evidence.decisions, known.name).contiguous() for known in fields(Decisions)}
+    known = {"conditions": json.dumps(conditions), "counts": json.dumps(counts)}
+    with atomic_path(folder / FILE) as path:
+        save_file(tensors, path, metadata=known)
+
+
+def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[str, Any]]:
+    """The evidence and the counts of an earlier run.
+
+    Raises:
+        ValueError: if there is none, or if it was found under other conditions.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / FILE, framework="pt") as file:
+            known = file.metadata() or {}
+            answers = {name: file.get_tensor(name) for name in _ANSWERS}
+            decisions = Decisions(**{field.name: file.get_tensor(field.name) for field in fields(Decisions)})
+        theirs, counts = json.loads(known["conditions"]), json.loads(known["counts"])
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{folder} holds no evidence ({FILE}) of an earlier `selfjudge tune`: {error}. Name such a run's --out."
+        ) from None
+    mine = json.loads(json.dumps(conditions))
+    for name, value in mine.items():
+        if theirs.get(name) != value:
+            raise ValueError(
+                f"{folder} was explored with {name} = {theirs.get(name)!r}, this run has {value!r}; only runs alike "
+                "in all but prompts, rollouts and seed can be counted together."
+            )
+    return Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts
+
+
+def join(runs: Sequence[tuple[Evidence, Mapping[str, Any]]]) -> tuple[Evidence, dict[str, Any]]:
+    """All answers of several runs, and the counts of all; prompts of different runs are different prompts."""
+    prompts, tables, answers, asked = [], [], 0, 0
+    for part, _ in runs:
+        prompts.append(part.prompts + asked)
+        tables.append(replace(part.decisions, sequences=part.decisions.sequences + answers))
+        asked, answers = int(prompts[-1].max()) + 1, answers + len(part.kept)
+    kept, resemblance = (torch.cat([getattr(part, name) for part, _ in runs]) for name in ("kept", "resemblance"))
+    evidence = Evidence(kept, resemblance, torch.cat(prompts), Decisions.join(tables), runs[0][0].share)
+    return evidence, _total([counts for _, counts in runs])
+
+
+def _total(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures about the answers of several runs together."""
+    sources: Counter[str] = Counter()
+    for one in counts:
+        sources.update(one["sources"])
+    found: dict[str, Any] = {"prompts": sum(sources.values()), "sources": dict(sources)}
+    found |= {name: sum(one[name] for one in counts) for name in ("answers", "decisions", "new_tokens", "voted")}
+    found["resemblance"] = sum(one["resemblance"] * one["answers"] for one in counts) / found["answers"]
+    voted = [one for one in counts if one["voted"]]
+    for name in ("kept", "exact_kept"):
+        found[name] = sum(one[name] * one["voted"] for one in voted) / found["voted"] if voted else None
+    return found
