@@ -27,7 +27,6 @@ REAL_PAIR_BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "features": ("build", builds.feature_table),
     "sweep": ("sweep", tables.sweep_table),
     "costs": ("tune", costs.cost_table),
-    "selection": ("selection", tables.selection_table),
     **{
         f"{name}-{gamma}": (f"gamma{gamma}/compare", make)
         for gamma in (20, 8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,10 +65,15 @@ class Block:
         places = torch.arange(self.draft_tokens.shape[1], device=self.draft_tokens.device)
         return places[None] < self.lengths[:, None]
 
-    @property
+    @cached_property
     def target_choice(self) -> Tensor:
-        """The target's most likely token at each drafted position. (batch, gamma)"""
+        """The target's most likely token at each drafted position, by its scores. (batch, gamma)"""
         return self.p_scores[:, :-1].argmax(dim=-1)
+
+    @property
+    def raw_choice(self) -> Tensor:
+        """The same by its logits. (batch, gamma)"""
+        return self.target_choice if self.p_scores is self.target_logits else self.target_logits[:, :-1].argmax(dim=-1)
 
     def at(self, rows: Tensor, columns: Tensor) -> Block:
         """Some places as rows of a block of one token each: all that rules by place need. (places,) each"""
@@ -134,44 +140,59 @@ def entropy(log_p: Tensor) -> Tensor:
 
 
 class _BlockView:
-    """A block's log-probabilities, each computed once and only if some feature asks for it."""
+    """What features read of a block, each computed once and only if some feature asks for it.
+
+    On a GPU a judge costs what its many small operations cost, so they are few: what stands behind a place is read from
+    one padded copy.
+    """
 
     def __init__(self, block: Block) -> None:
         self.block = block
-        self._log_p: Tensor | None = None
-        self._log_q: Tensor | None = None
-        self._top2: Tensor | None = None
 
-    @property
+    @cached_property
+    def drafted(self) -> Tensor:
+        """Which places hold a drafted token. (batch, gamma) bool"""
+        return self.block.drafted
+
+    @cached_property
     def log_p(self) -> Tensor:
         """The target's log-probabilities at the drafted positions. (batch, gamma, vocab)"""
-        if self._log_p is None:
-            self._log_p = self.block.target_logits[:, :-1].float().log_softmax(-1)
-        return self._log_p
+        return self.block.target_logits[:, :-1].float().log_softmax(-1)
 
-    @property
+    @cached_property
     def log_q(self) -> Tensor:
         """The draft's log-probabilities. (batch, gamma, vocab)"""
-        if self._log_q is None:
-            if self.block.draft_logits is None:
-                raise ValueError(
-                    "A feature of this judge needs the draft's logits, and this drafter has none (prompt lookup). "
-                    "Use a draft model, or a judge without log_q, kl_pq and kl_qp."
-                )
-            self._log_q = self.block.draft_logits.float().log_softmax(-1)
-        return self._log_q
+        if self.block.draft_logits is None:
+            raise ValueError(
+                "A feature of this judge needs the draft's logits, and this drafter has none (prompt lookup). "
+                "Use a draft model, or a judge without log_q, kl_pq and kl_qp."
+            )
+        return self.block.draft_logits.float().log_softmax(-1)
 
-    @property
+    @cached_property
+    def p(self) -> Tensor:
+        """The target's probabilities. (batch, gamma, vocab)"""
+        return self.log_p.exp()
+
+    @cached_property
+    def floored_log_p(self) -> Tensor:
+        """log p, finite. (batch, gamma, vocab)"""
+        return self.log_p.clamp(min=LOG_FLOOR)
+
+    @cached_property
+    def log_ratio(self) -> Tensor:
+        """log p - log q, both finite. (batch, gamma, vocab)"""
+        return self.floored_log_p - self.log_q.clamp(min=LOG_FLOOR)
+
+    @cached_property
     def top2(self) -> Tensor:
         """The target's two largest log-probabilities. (batch, gamma, 2)"""
-        if self._top2 is None:
-            self._top2 = self.log_p.topk(2, dim=-1).values.clamp(min=LOG_FLOOR)
-        return self._top2
+        return self.log_p.topk(2, dim=-1).values.clamp(min=LOG_FLOOR)
 
-    @property
+    @cached_property
     def log_p_draft(self) -> Tensor:
         """log p of each drafted token. (batch, gamma)"""
-        if self._log_p is None and self.block.target_logits.numel() >= LARGE:  # all of log_p would be gigabytes
+        if "log_p" not in self.__dict__ and self.block.target_logits.numel() >= LARGE:  # log_p would be gigabytes
             return token_statistics(self.block.target_logits[:, :-1], self.block.draft_tokens)[0].clamp(min=LOG_FLOOR)
         return token_log_probs(self.log_p, self.block.draft_tokens).clamp(min=LOG_FLOOR)
 
@@ -185,41 +206,36 @@ class _BlockView:
     def next_hidden(self) -> Tensor:
         """The state after reading the next drafted token; zeros where there is none. (batch, gamma, hidden_size)"""
         states = torch.nn.functional.pad(self.block.hidden[:, 2:].float(), (0, 0, 0, 1))
-        return torch.where(self.behind(self.block.drafted, 1).unsqueeze(-1), states, 0.0)
+        return torch.where(_behind(self.drafted)[..., 0].unsqueeze(-1), states, 0.0)
 
-    @property
+    @cached_property
     def ahead_known(self) -> Tensor:
         """How many of the next AHEAD tokens were drafted. (batch, gamma)"""
-        return self.sum_behind(self.block.drafted.float())
+        return _behind(self.drafted).sum(-1).float()
 
     @property
     def ahead_matches(self) -> Tensor:
         """How many of them in a row, from the next one on, are the target's choice. (batch, gamma)"""
-        choice = self.block.target_logits[:, :-1].argmax(dim=-1)
-        matches = (choice == self.block.draft_tokens) & self.block.drafted
-        unbroken, count = torch.ones_like(matches), torch.zeros_like(matches, dtype=torch.float32)
-        for distance in range(1, AHEAD + 1):
-            unbroken = unbroken & self.behind(matches, distance)
-            count = count + unbroken
-        return count
+        matches = (self.block.raw_choice == self.block.draft_tokens) & self.drafted
+        return _behind(matches).long().cumprod(-1).sum(-1).float()
+
+    @cached_property
+    def log_p_behind(self) -> Tensor:
+        """log p of each of the next AHEAD tokens, 0 where none was drafted. (batch, gamma, AHEAD)"""
+        return _behind(torch.where(self.drafted, self.log_p_draft, 0.0))
 
     @property
-    def log_p_drafted(self) -> Tensor:
-        """log p of each drafted token, 0 at the filling behind a shorter row. (batch, gamma)"""
-        return torch.where(self.block.drafted, self.log_p_draft, 0.0)
+    def ahead_log_p(self) -> Tensor:
+        """The mean log p of the next AHEAD tokens that were drafted. (batch, gamma)"""
+        total = self.log_p_behind[..., 0]
+        for place in range(1, AHEAD):  # in this order whatever the block's length
+            total = total + self.log_p_behind[..., place]
+        return total / self.ahead_known.clamp(min=1.0)
 
-    @staticmethod
-    def behind(values: Tensor, distance: int) -> Tensor:
-        """What stands `distance` places behind each place, 0 where the block has ended. (batch, gamma)"""
-        cut = values[:, distance:]
-        return torch.nn.functional.pad(cut, (0, values.shape[1] - cut.shape[1]))
 
-    def sum_behind(self, values: Tensor) -> Tensor:
-        """The sum over the next AHEAD places, in their order whatever the block's length. (batch, gamma)"""
-        total = torch.zeros_like(values)
-        for distance in range(1, AHEAD + 1):
-            total = total + self.behind(values, distance)
-        return total
+def _behind(values: Tensor) -> Tensor:
+    """What stands in the next AHEAD places behind each place, 0 where the block has ended. (batch, gamma, AHEAD)"""
+    return torch.nn.functional.pad(values, (0, AHEAD)).unfold(1, AHEAD + 1, 1)[..., 1:]
 
 
 _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
@@ -230,15 +246,15 @@ _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
     "log_p_top": lambda view: view.top2[..., 0],
     "s_prefix": lambda view: view.log_p_draft - view.top2[..., 0],
     "rank": lambda view: view.rank,
-    "entropy": lambda view: entropy(view.log_p),
+    "entropy": lambda view: -(view.p * view.floored_log_p).sum(-1),
     "margin": lambda view: view.top2[..., 0] - view.top2[..., 1],
     "log_q": lambda view: token_log_probs(view.log_q, view.block.draft_tokens).clamp(min=LOG_FLOOR),
-    "kl_pq": lambda view: kl_divergence(view.log_p, view.log_q),
-    "kl_qp": lambda view: kl_divergence(view.log_q, view.log_p),
+    "kl_pq": lambda view: (view.p * view.log_ratio).sum(-1),
+    "kl_qp": lambda view: -(view.log_q.exp() * view.log_ratio).sum(-1),
     # the future that the same forward knows: the drafted tokens behind this one, given this one
     "next_hidden": lambda view: view.next_hidden,
     "ahead_known": lambda view: view.ahead_known,
     "ahead_matches": lambda view: view.ahead_matches,
-    "next_log_p": lambda view: view.behind(view.log_p_drafted, 1),
-    "ahead_log_p": lambda view: view.sum_behind(view.log_p_drafted) / view.ahead_known.clamp(min=1.0),
+    "next_log_p": lambda view: view.log_p_behind[..., 0],
+    "ahead_log_p": lambda view: view.ahead_log_p,
 }

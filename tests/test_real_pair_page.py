@@ -187,21 +187,20 @@ def test_the_sweep(results):
     assert "| `judge:paper@0.1235` | 10.40 | 1.04 | -3.0 [-4.0, -2.0] |" in text
 
 
-def test_the_selection():
-    found = {
-        "points": [
-            {"rule": "exact", "method": "exact", "accepted_per_cycle": 10.0, "score_difference": bounded(0.0)},
-            {"rule": "topk:2", "method": "topk", "accepted_per_cycle": 12.0, "score_difference": bounded(-0.5)},
-            {"rule": "kl:0.4", "method": "kl", "accepted_per_cycle": 11.0, "score_difference": bounded(-0.002)},
-        ],
-        "chosen": {"exact": "exact", "topk": "exact", "kl": "kl:0.4"},
-    }
-    text = tables.selection_table({"computed": {}, "selection": found})
-    assert rows(text)[1] == [["kl", "`kl:0.4`", "11.00", "-0.20 [-1.20, +0.80]"]] + [
-        [name, "`exact`", "10.00", "+0.00 [-1.00, +1.00]"] for name in ("exact", "topk")
+def test_what_relaxed_tokens_save_and_change(results):
+    counts = [(40.0, 0.0, 1000, 0, 0), (30.0, 0.1, 1000, 12, 2), (20.0, 0.2, 2000, 4, 6)]
+    points = [results["points"][at] for at in (0, 1, 5)]
+    for one, (forwards, share, tokens, lost, gained) in zip(points, counts, strict=True):
+        row = {"items": 50, "forwards_per_answer": forwards, "relaxed_share": share, "new_tokens": tokens,
+               "lost": lost, "gained": gained}  # fmt: skip
+        one["test"]["tasks"] = {"lm_eval/gsm8k": row, "lm_eval/humaneval": row, "lm_eval/other": {}}
+    results["points"] = points
+    text = tables.price_table(results)
+    assert rows(text)[1] == [
+        ["`judge:rejoin@0.3&floor:0.03/topk:2`", "8.0", "2.50", "8.0", "12.0", "-0.20"],
+        ["`floor:0.1+digits`", "2.0", "5.00", "24.0", "4.0", "2.00"],
     ]
-    assert "3 points of 3 methods" in text
-    assert tables.selection_table(found) == text
+    assert "Over gsm8k, humaneval, all answers" in text
 
 
 def test_the_speed():
@@ -211,11 +210,13 @@ def test_the_speed():
         "methods": {
             "plain": {**run, "prompts": 3, "tokens_per_s": 150.0},
             "stock assisted": {**run, "prompts": 3, "tokens_per_s": 200.0},
+            "plain, same engine": {**run, "tokens_per_s": 600.0},
             "exact": {**run, **lengths},
             "judge": {**run, **lengths, "tokens_per_s": 1464.0, "accepted_per_cycle": 14.0,
                       "tokens_per_target_forward": 15.0},
         },
-        "exact_over_stock_assisted": 6.0, "exact_over_plain": 8.0, "judge_over_exact": 1.22,
+        "exact_over_stock_assisted": 6.0, "exact_over_plain": 8.0, "exact_over_plain_same_engine": 2.0,
+        "judge_over_exact_by_round": [1.2, 1.24], "judge_over_exact": 1.22,
         "predicted_by_lengths": 1.25, "measured_over_predicted": 0.976, "gamma": 20,
         "rule": "judge:/models/judges/rejoin@0.3&floor:0.03+digits", "batch": 1, "new_tokens": 256,
         "device": "NVIDIA X", "dtype": "bfloat16", "torch": "2.99", "transformers": "5.98",
@@ -224,11 +225,13 @@ def test_the_speed():
     assert rows(text)[1] == [
         ["`generate`", "3", "150", "0.12x", "", ""],
         ["`generate(assistant_model=)`", "3", "200", "0.17x", "", ""],
+        ["ours, target alone", "24", "600", "0.50x", "", ""],
         ["ours, exact", "24", "1200", "1.00x", "11.00", "12.00"],
         ["ours, `judge:rejoin@0.3&floor:0.03+digits`", "24", "1464", "1.22x", "14.00", "15.00"],
     ]
     for part in (
-        "6.0 times stock", "8.0 times plain", "1.22 times exact", "predict 1.25", "0.976",
+        "6.0 times stock", "8.0 times plain; 2.00 times the target alone", "1.20, 1.24",
+        "1.22 times exact", "predict 1.25", "0.976",
         "NVIDIA X, bfloat16, batch 1", "gamma 20", "256 new tokens", "torch 2.99, transformers 5.98",
     ):  # fmt: skip
         assert part in text

@@ -1,4 +1,4 @@
-"""The parts of the page beside this file that come from comparisons (compare.json), their selection and speed.json.
+"""The parts of the page beside this file that come from comparisons (compare.json) and speed.json.
 
 Every figure and every condition comes from these files; which points keep the score is what the comparison says.
 """
@@ -25,6 +25,8 @@ GIVEN = ("max_prompt_tokens", "select_on", "test", "seed", "resamples", "criteri
 """Options of a comparison that its command names."""
 DATA_FILE = re.compile(r"=(?:[^=:]*/)?(?=[^=:/]+$|[^=:/]+:)")
 JUDGE_FOLDER = re.compile(r"judge:[^@&|+,]*/")
+RIGHT_OR_WRONG = ("gsm8k", "math500", "mmlu_cot", "humaneval")
+"""Tasks whose score of an answer is 0 or 1."""
 RUN_LENGTHS = ("accepted_per_cycle", "tokens_per_target_forward")
 LOSS = "task score, points from exact"
 
@@ -136,20 +138,38 @@ def sweep_table(results: dict[str, Any], least: float = -0.065) -> str:
     return f"{table(['rule', 'accepted per cycle', 'exact = 1', LOSS], rows)}\n\n{text}"
 
 
-def selection_table(found: dict[str, Any]) -> str:
-    """The point that the selection items choose for each method, in Markdown."""
-    selection = found.get("selection", found)
-    points = {point["rule"]: point for point in selection["points"]}
-    chosen = {name: points[rule] for name, rule in selection["chosen"].items()}
-    rows = [
-        [name, rule_code(point["rule"]), f"{point['accepted_per_cycle']:.2f}", _bounded(point["score_difference"])]
-        for name, point in sorted(chosen.items(), key=lambda item: -item[1]["accepted_per_cycle"])
-    ]
+def price_table(results: dict[str, Any]) -> str:
+    """What a relaxed token saves and what it changes, over the tasks whose answers are right or wrong, in Markdown."""
+    tasks = [task for task in results["points"][0]["test"]["tasks"] if _short(task) in RIGHT_OR_WRONG]
+    exact = next(point for point in results["points"] if point["method"] == "exact")["test"]["tasks"]
+    rows = []
+    for point in _longest_first(results):
+        found = [point["test"]["tasks"][task] for task in tasks]
+        relaxed = sum(row["relaxed_share"] * row["new_tokens"] for row in found)
+        if not relaxed:
+            continue
+        answers = sum(row["items"] for row in found)
+        saved = sum((exact[task]["forwards_per_answer"] - row["forwards_per_answer"]) * row["items"]
+                    for task, row in zip(tasks, found, strict=True))  # fmt: skip
+        lost, gained = (sum(row[name] for row in found) for name in ("lost", "gained"))
+        rows.append(
+            [
+                rule_code(point["rule"]),
+                f"{relaxed / answers:.1f}",
+                f"{saved / relaxed:.2f}",
+                f"{100 * lost / answers:.1f}",
+                f"{100 * gained / answers:.1f}",
+                f"{100 * (lost - gained) / saved:.2f}",
+            ]
+        )
+    head = ["rule", "relaxed tokens per answer", "forwards saved by each", "right answers lost, %", "gained, %",
+            "net loss per 100 forwards saved"]  # fmt: skip
     text = (
-        f"{len(selection['points'])} points of {len(chosen)} methods; a method that stands at `exact` has no point "
-        "that keeps the score."
+        f"Over {', '.join(map(_short, tasks))}, all answers together. Relaxed: kept although exact decoding would not. "
+        "Forwards: of the target, against exact decoding. Lost: right by exact decoding and wrong here; gained: the "
+        "reverse."
     )
-    return f"{table(['method', 'its point', 'accepted per cycle', LOSS], rows, words=2)}\n\n{text}"
+    return f"{table(head, rows)}\n\n{text}"
 
 
 def speed_table(report: dict[str, Any]) -> str:
@@ -157,10 +177,12 @@ def speed_table(report: dict[str, Any]) -> str:
     names = {
         "plain": "`generate`",
         "stock assisted": "`generate(assistant_model=)`",
+        "plain, same engine": "ours, target alone",
         "exact": "ours, exact",
         "judge": f"ours, {rule_code(report['rule'])}",
     }
     exact = report["methods"]["exact"]["tokens_per_s"]
+    rounds = ", ".join(f"{ratio:.2f}" for ratio in report["judge_over_exact_by_round"])
     rows = []
     for key, run in report["methods"].items():
         lengths = [f"{run[name]:.2f}" if name in run else "" for name in RUN_LENGTHS]
@@ -170,9 +192,10 @@ def speed_table(report: dict[str, Any]) -> str:
         f"{report['device']}, {report['dtype']}, batch {report['batch']}, greedy, gamma {report['gamma']}, at most "
         f"{report['new_tokens']} new tokens; torch {report['torch']}, transformers {report['transformers']}. Ours "
         f"exact is {report['exact_over_stock_assisted']:.1f} times stock assisted generation and "
-        f"{report['exact_over_plain']:.1f} times plain. The rule is {report['judge_over_exact']:.2f} times exact; the "
+        f"{report['exact_over_plain']:.1f} times plain; {report['exact_over_plain_same_engine']:.2f} times the target "
+        f"alone in our engine. The rule is {report['judge_over_exact']:.2f} times exact; the "
         f"tokens per target forward predict {report['predicted_by_lengths']:.2f}: measured over predicted "
-        f"{report['measured_over_predicted']:.3f}."
+        f"{report['measured_over_predicted']:.3f}. Round by round the rule is {rounds} times exact."
     )
     head = ["decoding", "prompts", "tokens/s", "exact = 1", "accepted per cycle", "tokens per target forward"]
     return f"{table(head, rows)}\n\n{text}"
@@ -251,5 +274,11 @@ def _conditions(results: dict[str, Any]) -> str:
     return told + (f" At most {bench['max_new_tokens']} new tokens." if bench["max_new_tokens"] else "")
 
 
-COMPARISON = {"command": command_text, "main": main_table, "matched": matched_table, "tasks": task_table}
+COMPARISON = {
+    "command": command_text,
+    "main": main_table,
+    "matched": matched_table,
+    "tasks": task_table,
+    "prices": price_table,
+}
 """The blocks of one comparison."""

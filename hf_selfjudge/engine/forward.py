@@ -181,7 +181,8 @@ def why_too_large(models: Sequence[PreTrainedModel], rows: int, length: int) -> 
     if models[0].device.type != "cuda" or any(_fitting(model, rows, length) is not None for model in models):
         return None
     needed = sum(cache_bytes(model, rows, rounded(length)) for model in models)
-    free = free_bytes(models[0].device)
+    idle = sum(forward.cache.bytes for model in models for forward in _idle.get(model, []))  # new ones take their place
+    free = free_bytes(models[0].device) + idle
     if needed <= SHARE * free:
         return None
     return f"static caches for {rows} x {length} tokens take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..decoding.statistics import PHASES, JudgeStats
+from ..engine.forward import why_not_static, why_too_large
 from ..rules import Rule
 from .providers import Task
 
@@ -90,9 +91,10 @@ def decode(
         max_new_tokens: longest answer.
         mode: as in `generate(judge_mode=...)`.
         batch_size: sequences decoded together; prompts of similar length share a batch.
-        expected: how long the answers are likely to be, such as those of another rule; alike ones then share a batch,
-            which is done when its longest answer is.
-        split: whether a batch that does not fit into memory is halved; a rule that remembers rows cannot have that.
+        expected: how long the answers are likely to take, such as another rule's cycles; alike ones then share a batch,
+            which is done when its slowest answer is.
+        split: whether a batch that does not fit into memory, or whose static caches do not, is halved; a rule that
+            remembers rows cannot have that.
         advance: called with the number of items just finished.
     """
     order = _order(prompts, expected)
@@ -106,14 +108,17 @@ def decode(
             torch.cuda.empty_cache()
             failed = False
         batch = waiting.pop()
+        asked = [prompts[index] for index in batch]
+        half = (len(batch) + 1) // 2
+        if len(batch) > 1 and split and _crowded(pair, asked, gamma, max_new_tokens):
+            waiting += [batch[half:], batch[:half]]
+            continue
         try:
-            answers, found, spent = _together(
-                pair, [prompts[index] for index in batch], rule, gamma, max_new_tokens, mode
-            )
+            answers, found, spent = _together(pair, asked, rule, gamma, max_new_tokens, mode)
         except torch.OutOfMemoryError:
             if len(batch) == 1 or not split:
                 raise
-            failed, half = True, (len(batch) + 1) // 2
+            failed = True
             log.warning("%d answers do not fit into memory together: decoding %d at once.", len(batch), half)
             waiting += [batch[half:], batch[:half]]
             continue
@@ -126,6 +131,15 @@ def decode(
                 counts[name][index] = getattr(stats, name)
         advance(len(batch))
     return Answers(texts=texts, seconds=seconds, phases=phases, **counts)
+
+
+def _crowded(pair: tuple[Any, Any, Any], prompts: Sequence[list[int]], gamma: int, max_new_tokens: int) -> bool:
+    """Whether only the lack of memory keeps a batch from static caches: half of it with them is far faster."""
+    models = pair[:2]
+    longest = max(map(len, prompts)) + max_new_tokens + 2 * gamma + 2
+    if any(why_not_static(model) is not None for model in models):
+        return False
+    return why_too_large(models, len(prompts), longest) is not None
 
 
 def _together(

@@ -100,7 +100,7 @@ class Bench:
         """Compute the answers of one job and write them; returns their number."""
         rule = self._judges.rule(job.point, self.pair[2])
         known = read_answers(*job.exact)
-        expected = None if known is None else known.new_tokens
+        expected = None if known is None else known.cycles
         answers = self.answer(self._prompts(job.request), rule, self._longest(job.request), expected, advance)
         write_answers(job.path, job.fingerprint, replace(answers, made_with=self._made_with))
         return len(answers)

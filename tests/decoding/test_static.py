@@ -1,5 +1,7 @@
 """Static caches: the same tokens as with dynamic ones, in all families, alone and in ragged batches."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny import FAMILIES, build_judge, build_model, prompts
@@ -134,6 +136,10 @@ def test_caches_that_would_crowd_the_gpu_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (300, 1000))
     assert engine.why_too_large((OnGpu(), OnGpu()), 2, 100) is None
     assert "take 0.0 GB" in engine.why_too_large((OnGpu(), OnGpu()), 3, 100)
+    one, other = OnGpu(), OnGpu()
+    kept = SimpleNamespace(cache=SimpleNamespace(bytes=160), fits=lambda *needs: False)
+    monkeypatch.setattr(engine, "_idle", {one: [kept]})
+    assert engine.why_too_large((one, other), 3, 100) is None  # what is kept for other shapes makes room
     assert engine.why_too_large((model, model), 10**6, 10**9) is None  # where nobody said how much is free
 
 

@@ -351,18 +351,20 @@ def test_answers_that_are_likely_to_be_long_share_a_batch(embedded, monkeypatch)
     assert alike.texts == plain.texts
 
 
-def test_exact_decoding_tells_the_others_how_long_answers_are(compared, tmp_path, monkeypatch):
-    seen = []
+def test_exact_decoding_tells_the_others_how_long_answers_take(compared, tmp_path, monkeypatch):
+    seen, found = [], []
 
     def spy(*args, expected=None, **kwargs):
         seen.append(expected)
-        return decode(*args, expected=expected, **kwargs)
+        found.append(decode(*args, expected=expected, **kwargs))
+        return found[-1]
 
     monkeypatch.setattr("hf_selfjudge.evaluation.workers.decode", spy)
     bench = BenchSettings("playground", "playground", gamma=3, batch_size=4, max_new_tokens=6)
     settings = CompareSettings(bench, ("topk:2",), ("playground/news:4",), select_on="test", resamples=10)
     compare(settings, tmp_path, progress=False)
-    assert seen == [None, [6, 6, 6, 6]]
+    assert seen == [None, found[0].cycles]
+    assert sum(found[0].cycles) > 4
 
 
 class Hungry(Rule):
@@ -376,6 +378,31 @@ class Hungry(Rule):
         if len(block.draft_tokens) > self.rows:
             raise torch.OutOfMemoryError("not enough")
         return torch.zeros_like(block.draft_tokens, dtype=torch.bool)
+
+
+def test_a_batch_whose_static_caches_do_not_fit_is_split(embedded, monkeypatch):
+    prompts = [[5 + length] * length for length in range(8, 15)]
+    options = {"gamma": 2, "max_new_tokens": 4, "batch_size": 5}
+    expected = decode(embedded, prompts, parse_rule("exact"), **options)
+    asked = []
+
+    def crowded(models, rows, length):
+        asked.append((rows, length))
+        return "too large" if rows > 2 else None
+
+    monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_too_large", crowded)
+    advanced = []
+    found = decode(embedded, prompts, parse_rule("exact"), **options, advance=advanced.append)
+    assert (found.texts, found.cycles) == (expected.texts, expected.cycles)
+    assert advanced == [2, 1, 2, 2]
+    assert asked[:3] == [(5, 24), (3, 24), (2, 24)]
+    asked.clear()
+    decode(embedded, prompts, parse_rule("exact"), **options, split=False)
+    assert asked == [], "a rule that remembers rows gets them together"
+    monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_not_static", lambda model: "its attention is special")
+    advanced.clear()
+    decode(embedded, prompts, parse_rule("exact"), **options, advance=advanced.append)
+    assert advanced == [5, 2], "models without static caches gain nothing"
 
 
 def test_a_batch_that_does_not_fit_is_split(embedded, caplog):
