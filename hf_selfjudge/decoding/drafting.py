@@ -106,6 +106,10 @@ class Drafter(Protocol):
         """Go on with some of the rows."""
         ...
 
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Go on with some of the rows, and with new texts of this left padding."""
+        ...
+
     def finish(self) -> None:
         """The call is over."""
         ...
@@ -207,6 +211,12 @@ class DraftModelGenerator(CandidateGenerator):
         """Go on with some of the rows."""
         self._cached.select(rows)
 
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Go on with some of the rows, and with new texts of this left padding."""
+        if not isinstance(self._cached, StaticModel):
+            raise TypeError("Texts can only join others in static caches.")
+        self._cached.renew(rows, padding)
+
     def finish(self) -> None:
         """Leave gamma in the draft's config for the next call, as transformers' heuristic schedule does."""
         self._cached.finish()
@@ -295,6 +305,9 @@ class StockDrafter:
 
     def select(self, rows: list[int]) -> None:
         """A single row is never dropped before the end."""
+
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Nobody waits for a single row's place."""
 
     def finish(self) -> None:
         """Nothing to do."""

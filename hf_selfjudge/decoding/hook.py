@@ -111,6 +111,7 @@ def _generate_with_judge(
             streamer=call.pop("streamer", None),
             stop_strings=stop_strings,
             stats_callback=call.pop("judge_stats_callback", None),
+            rows_at_once=call.pop("judge_rows_at_once", None),
             **{name: call.pop(name) for name in DraftSettings.__dataclass_fields__ if name in call},
         )
         decoding.check_pair(model)

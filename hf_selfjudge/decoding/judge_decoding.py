@@ -23,7 +23,7 @@ from . import checks
 from .caches import RowCaches, why_not_static
 from .draft_length import FixedLength
 from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter, draft_length
-from .loop import JudgeDecoderOnlyOutput, Outputs, Session
+from .loop import JudgeDecoderOnlyOutput, Outputs, Queue, Session
 from .rows import Row
 from .statistics import JudgeStats
 from .stopping import Stopper
@@ -50,6 +50,8 @@ class JudgeDecoding:
         streamer: receives tokens as they are accepted.
         stop_strings: strings that end the response, as `generate`'s own argument (which needs the hook).
         stats_callback: called with the `JudgeStats` of each call.
+        rows_at_once: of a batch, the most rows decoded together; the others take the places of those that are done,
+            which keeps a GPU busy. Needs static caches. Default: all.
         draft_settings: num_assistant_tokens, num_assistant_tokens_schedule, assistant_confidence_threshold.
     """
 
@@ -65,12 +67,15 @@ class JudgeDecoding:
         streamer: Any = None,
         stop_strings: str | list[str] | None = None,
         stats_callback: Callable[[JudgeStats], None] | None = None,
+        rows_at_once: int | None = None,
         **draft_settings: Any,
     ) -> None:
         checks.check_mode(mode)
         unknown = sorted(set(draft_settings) - set(DraftSettings.__dataclass_fields__))
         if unknown:
             raise TypeError(f"JudgeDecoding got unknown arguments {unknown}.")
+        if rows_at_once is not None and rows_at_once < 1:
+            raise ValueError(f"rows_at_once is {rows_at_once!r}, expected at least 1.")
         if stop_strings is not None and tokenizer is None:
             raise ValueError("stop_strings needs tokenizer=.")
         self.draft = draft
@@ -82,6 +87,7 @@ class JudgeDecoding:
         self.streamer = streamer
         self.stop_strings = stop_strings
         self.stats_callback = stats_callback
+        self.rows_at_once = rows_at_once
         self.draft_settings = draft_settings
 
     def check_pair(self, model: PreTrainedModel) -> None:
@@ -109,7 +115,13 @@ class JudgeDecoding:
         tokenizers = (self.tokenizer, self.assistant_tokenizer)
         checks.check_drafter(model, self.draft, generation_config, self.rule, tokenizers)
         padding = checks.left_padding(input_ids, model_kwargs.get("attention_mask"))
-        caches = self._caches(model, padding, generation_config, model_kwargs)
+        queue = Queue(padding, min(self.rows_at_once or len(padding), len(padding)))
+        caches = self._caches(model, padding[: queue.at_once], generation_config, model_kwargs)
+        if queue.at_once < len(padding) and not caches.static:
+            raise ValueError(
+                f"rows_at_once = {queue.at_once} of {len(padding)} rows needs static caches, which this call does not "
+                "have; give smaller batches, or cache_implementation='static' to see why."
+            )
         drafter = self._drafter(model, input_ids, caches, logits_processor, generation_config, model_kwargs)
         session = Session(
             drafter=drafter,
@@ -124,7 +136,7 @@ class JudgeDecoding:
             timer=PhaseTimer(input_ids.device),
         )
         rows = [Row(self.mode) for _ in range(input_ids.shape[0])]
-        session.run(input_ids, rows)
+        session.run(input_ids, rows, queue)
         stats = _total(rows, session.timer)
         if self.stats_callback is not None:
             self.stats_callback(stats)

@@ -30,6 +30,27 @@ class JudgeDecoderOnlyOutput(GenerateDecoderOnlyOutput):
     judge_stats: JudgeStats | None = None
 
 
+class Queue:
+    """Which rows are decoded together, and which wait for a place.
+
+    Args:
+        padding: left padding of every row.
+        at_once: most rows decoded together.
+    """
+
+    def __init__(self, padding: list[int], at_once: int) -> None:
+        self.padding, self.at_once = padding, at_once
+        self._begun = at_once
+
+    def next(self, going: int) -> range:
+        """The rows that join those still going: none before an eighth of the places is free, to read them together."""
+        free = min(self.at_once - going, len(self.padding) - self._begun)
+        if free <= 0 or (going and (self.at_once - going) * 8 < self.at_once):
+            return range(0)
+        self._begun += free
+        return range(self._begun - free, self._begun)
+
+
 @dataclass
 class Session:
     """One call's parts, and the loop over them."""
@@ -50,12 +71,12 @@ class Session:
         """Whether a rule may accept what exact decoding would not."""
         return self.rule is not None and self.mode != "alignment-only"
 
-    def run(self, input_ids: Tensor, rows: list[Row]) -> None:
-        """Decode until every row is done; rows that are done leave the batch."""
+    def run(self, input_ids: Tensor, rows: list[Row], queue: Queue) -> None:
+        """Decode until every row is done; rows that are done leave the batch, and others may take their places."""
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
-        texts, active = Texts(input_ids.clone()), rows
-        sequences = torch.arange(len(rows), device=input_ids.device)
+        texts, active = Texts(input_ids[: queue.at_once].clone()), rows[: queue.at_once]
+        sequences = torch.arange(len(active), device=input_ids.device)
         while active:
             self._cycle(texts, active, sequences)
             if self.streamer is not None:
@@ -64,13 +85,20 @@ class Session:
             if len(going) < len(active):
                 for index, row in enumerate(active):
                     if row.done:
-                        row.text = texts[index]
-            if going and len(going) < len(active):
+                        row.text = texts[index].clone()
+            new = queue.next(len(going))
+            active = [*(active[index] for index in going), *(rows[row] for row in new)]
+            if new:
+                padding = [queue.padding[row] for row in new]
+                texts = texts.renew(going, input_ids[new.start : new.stop])
+                self.target.renew(going, padding)
+                self.drafter.renew(going, padding)
+                sequences = torch.cat([sequences[going], torch.tensor(new, device=sequences.device)])
+            elif going and len(going) < len(texts):
                 texts = texts.select(going)
                 self.target.select(going)
                 self.drafter.select(going)
                 sequences = sequences[going]
-            active = [active[index] for index in going]
         self.drafter.finish()
         self.target.finish()
         if self.streamer is not None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..engine.forward import borrow, give_back
+from ..engine.forward import Forward, borrow, give_back, rounded
 from .texts import Texts
 
 
@@ -33,6 +33,7 @@ class StaticModel:
         self.hidden: Tensor | None = None  # (rows, keep, hidden_size): the lm_head's input in the last read
         self._padding = list(padding)
         self._forward = borrow(model, len(padding), max_length)
+        self._reader: Forward | None = None  # reads the prompts of texts that come later
         self._slots = self._forward.slots(len(padding))  # rows of the cache in use
         self._slot = list(range(len(padding)))  # of each text
         self._index = torch.arange(len(padding), device=model.device)  # the same on the device
@@ -89,12 +90,25 @@ class StaticModel:
             self._slots, self._slot = slots, list(range(len(rows)))
         self._index = torch.tensor(self._slot, device=self.model.device)
 
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Go on with some of the rows, and with new texts of this left padding in the places of others."""
+        self.lengths = [*(self.lengths[row] for row in rows), *padding]
+        self._padding = [*(self._padding[row] for row in rows), *padding]
+        kept = [self._slot[row] for row in rows]
+        free = sorted(set(range(self._slots)) - set(kept))
+        self._slot = kept + free[: len(padding)]
+        self._index = torch.tensor(self._slot, device=self.model.device)
+
     def finish(self) -> None:
         """The call is over: cache and graphs wait for the next one."""
         give_back(self.model, self._forward)
 
     def _prefill(self, texts: Texts, begins: list[int], ends: list[int]) -> None:
         """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
+        fresh = [row for row, end in enumerate(ends) if begins[row] < end]
+        if len(fresh) < len(ends) and not any(begins[row] for row in fresh):
+            self._read_apart(texts, fresh, [ends[row] for row in fresh])
+            return
         width = max(end - begin for begin, end in zip(begins, ends, strict=True))
         parts = []
         for text, pad, begin, end in zip(texts, self._padding, begins, ends, strict=True):
@@ -102,6 +116,22 @@ class StaticModel:
             parts.append(F.pad(part, (0, width - part.shape[1])))
         positions = torch.tensor(begins)[:, None] + torch.arange(width)
         self._forward.prefill(self._in_slots(self._known(torch.cat(parts))), self._in_slots(positions))
+
+    def _read_apart(self, texts: Texts, rows: list[int], ends: list[int]) -> None:
+        """Read some texts from their beginning in a cache of their own, and take over what it holds: others wait."""
+        if self._reader is None or len(rows) > self._reader.cache.rows or max(ends) > self._reader.cache.capacity:
+            self._reader = Forward(self.model, max(len(rows), self._slots // 8), rounded(max(ends)))
+        width = max(ends)
+        ids = torch.zeros((len(rows), width), dtype=torch.long, device=self.model.device)
+        for at, (row, end) in enumerate(zip(rows, ends, strict=True)):
+            pad = self._padding[row]
+            ids[at, :end] = texts[row][0, pad : pad + end]
+        positions = torch.arange(width, device=ids.device).expand(len(rows), -1)
+        self._reader.prefill(self._known(ids), positions)
+        index = torch.tensor([self._slot[row] for row in rows], device=ids.device)
+        for mine, theirs in zip(self._forward.cache.layers, self._reader.cache.layers, strict=True):
+            for to, of in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+                to[index, :, :width] = of[: len(rows), :, :width]
 
     def _run(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
         """One forward over all slots; its logits for the rows at hand."""
@@ -112,10 +142,15 @@ class StaticModel:
             positions = self._in_slots(positions)
             self._positions = positions[:, -1:]
         logits, hidden = self._forward(tokens, positions, keep)
-        if len(self._slot) < self._slots:
+        if not self._in_order:
             logits, hidden = logits[self._index], hidden[self._index]
         self.hidden = hidden
         return logits.to(torch.float32, copy=True)  # a graph's output is overwritten by its next replay
+
+    @property
+    def _in_order(self) -> bool:
+        """Whether every slot has a text, in the order of the texts."""
+        return self._slot == list(range(self._slots))
 
     def _known(self, tokens: Tensor) -> Tensor:
         """Tokens with the other model's ids that this one lacks replaced by its last one."""
@@ -124,7 +159,7 @@ class StaticModel:
     def _in_slots(self, part: Tensor) -> Tensor:
         """Tokens or positions of every slot; one without a text has zeros: it reads token 0 into its first slot."""
         part = part.to(self.model.device, non_blocking=True)
-        if len(self._slot) == self._slots:
+        if self._in_order:
             return part
         empty = torch.zeros((self._slots, part.shape[1]), dtype=torch.long, device=part.device)
         return empty.index_copy(0, self._index, part)

@@ -76,6 +76,9 @@ class SingleTarget:
     def select(self, rows: list[int]) -> None:
         """A single row is never dropped before the end."""
 
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Nobody waits for a single row's place."""
+
     def finish(self) -> None:
         """The call is over; the cache is the caller's."""
 
@@ -120,6 +123,12 @@ class RowsTarget:
     def select(self, rows: list[int]) -> None:
         """Go on with some of the rows."""
         self._cached.select(rows)
+
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Go on with some of the rows, and with new texts of this left padding."""
+        if not isinstance(self._cached, StaticModel):
+            raise TypeError("Texts can only join others in static caches.")
+        self._cached.renew(rows, padding)
 
     def finish(self) -> None:
         """The call is over."""

@@ -48,8 +48,16 @@ class Texts:
 
     def select(self, rows: Sequence[int]) -> Texts:
         """Some of the texts."""
-        index = torch.tensor(rows, device=self.device)
+        index = torch.tensor(rows, dtype=torch.long, device=self.device)
         return Texts(self.ids[index], [self.lengths[row] for row in rows])
+
+    def renew(self, rows: Sequence[int], ids: Tensor) -> Texts:
+        """Some of the texts, and new ones behind them. (new rows, length)"""
+        old = self.select(rows)
+        missing = ids.shape[1] - old.ids.shape[1]
+        kept = F.pad(old.ids, (0, missing)) if missing > 0 else old.ids
+        fresh = F.pad(ids, (0, kept.shape[1] - ids.shape[1])).to(kept)
+        return Texts(torch.cat([kept, fresh]), old.lengths + [ids.shape[1]] * len(ids))
 
     def to(self, device: torch.device) -> Texts:
         """The texts on `device`."""

@@ -118,7 +118,7 @@ class Bench:
         max_new_tokens: int,
         expected: Sequence[int] | None = None,
         advance: Callable[[int], None] = lambda count: None,
-        split: bool = True,
+        begin: Callable[[Sequence[int]], None] = lambda items: None,
     ) -> Answers:
         """Answers to prompts that are tokens already; see `decode`."""
         settings = self.settings
@@ -131,7 +131,7 @@ class Bench:
             mode=settings.mode,
             batch_size=settings.batch_size,
             expected=expected,
-            split=split,
+            begin=begin,
             advance=advance,
         )
 

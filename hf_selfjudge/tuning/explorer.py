@@ -52,7 +52,14 @@ class Explorer(Rule):
     def __init__(self, rule: Rule, judges: Sequence[SelfJudgeVerifier], share: float, seed: int) -> None:
         self._rule, self._judges, self._share, self._seed = rule, list(judges), share, seed
         self._generator: torch.Generator | None = None
-        self._found: list[Decisions] = []
+        self._calls: list[tuple[Sequence[int] | None, list[Decisions]]] = [(None, [])]
+
+    def begin(self, items: Sequence[int]) -> None:
+        """From now on the rows of blocks are these items; those of the last call that come again were not answered."""
+        last, _ = self._calls[-1]
+        if last is not None and not set(last).isdisjoint(items):
+            self._calls.pop()
+        self._calls.append((list(items), []))
 
     def to(self, device: torch.device) -> Rule:
         """The same explorer with its parts on `device`."""
@@ -76,9 +83,13 @@ class Explorer(Rule):
         asked = proposed & ~aligned & block.drafted & (places <= accepted)
         if block.sequences is not None and bool(asked.any()):
             gains = torch.where(drawn, accepted - places - 1, 0)
-            self._found.append(
+            items, found = self._calls[-1]
+            sequences = block.sequences
+            if items is not None:
+                sequences = torch.tensor(items, device=sequences.device)[sequences]
+            found.append(
                 Decisions(
-                    block.sequences[:, None].expand(shape)[asked],
+                    sequences[:, None].expand(shape)[asked],
                     drawn[asked],
                     gains[asked],
                     self._inputs(block, asked),
@@ -97,5 +108,6 @@ class Explorer(Rule):
         width = len(self._judges) + len(SCALARS)
         nothing = torch.empty(0, dtype=torch.long)
         empty = Decisions(nothing, nothing.bool(), nothing, torch.empty(0, width))
-        found = Decisions.join(self._found) if self._found else empty
+        tables = [table for _, found in self._calls for table in found]
+        found = Decisions.join(tables) if tables else empty
         return Decisions(**{known.name: getattr(found, known.name).cpu() for known in fields(Decisions)})

@@ -14,6 +14,8 @@ from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
 
+QUEUED = 4
+"""Batches' worth of answers in a part on a GPU, where answers that are done make room for others."""
 DEFAULT_LENGTH = 512
 """Longest answer where the settings name none."""
 
@@ -59,7 +61,7 @@ class Explored:
 def plan(explored: Explored, rollouts: int, share: float, seed: int, folder: Path) -> list[Part]:
     """The parts: every prompt once exactly, and `rollouts` times by lot."""
     order = sorted(range(len(explored.prompts)), key=lambda index: -len(explored.prompts[index]))
-    size = explored.bench.batch_size
+    size = explored.bench.batch_size * (QUEUED if explored.bench.device.startswith("cuda") else 1)
     starts = range(0, len(order), size)
     return [
         Part(
@@ -120,16 +122,14 @@ class Worker:
 
     def run(self, part: Part) -> int:
         """Answer one part and write it; returns how many answers it has."""
-        settings = self._explored.bench
         explorer = Explorer(self._rule, self._judges, part.share, part.seed)
         prompts = [self._explored.prompts[index] for index in part.prompts]
         try:
-            answers = self._bench.answer(prompts, explorer, self._explored.longest, split=False)
+            answers = self._bench.answer(prompts, explorer, self._explored.longest, begin=explorer.begin)
         except torch.OutOfMemoryError:
             raise ValueError(
-                f"{len(prompts)} answers do not fit into the device's memory together, with {settings.workers} "
-                "processes; what is finished is kept. Give fewer --workers, or a smaller --batch-size, which begins "
-                "anew."
+                f"Not even one answer fits into the device's memory, with {self._explored.bench.workers} processes; "
+                "what is finished is kept. Give fewer --workers, or --max-prompt-tokens."
             ) from None
         write(part, self._explored.fingerprint, Rollout(answers.texts, answers.new_tokens, explorer.decisions()))
         return len(answers)

@@ -6,9 +6,11 @@ import pytest
 import torch
 from tiny import FAMILIES, build_judge, build_model, prompts
 
+from hf_selfjudge.decoding.loop import Queue
 from hf_selfjudge.engine import forward as engine
 from hf_selfjudge.engine.body import FusedBody, fuse, why_not_fusable
 from hf_selfjudge.engine.row_cache import RowCache, cache_bytes
+from hf_selfjudge.rules import Rule
 
 LENGTH = 20
 
@@ -44,6 +46,65 @@ def test_static_equals_dynamic(loose_pairs, family):
         assert torch.equal(found.sequences, expected.sequences)
         assert found.judge_stats.sources == expected.judge_stats.sources
         assert found.judge_stats.drafted == expected.judge_stats.drafted
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_waiting_rows_take_the_places_of_those_that_are_done(loose_pairs, family):
+    pair, texts, judge = loose_pairs[family], prompts(13, seed=25), build_judge(threshold=0.5)
+    eos = int(pair.judged(texts[0], judge, LENGTH, 4).sequences[0, texts[0].shape[1] + 6])
+    expected = decode(pair, texts, judge, 4, "static", eos_token_id=eos)
+    for at_once in (1, 3, 8, 12, 13, 40):
+        found = decode(pair, texts, judge, 4, "static", eos_token_id=eos, judge_rows_at_once=at_once)
+        assert torch.equal(found.sequences, expected.sequences)
+        for mine, theirs in zip(found.judge_stats.rows, expected.judge_stats.rows, strict=True):
+            assert (mine.sources, mine.drafted, mine.cycles) == (theirs.sources, theirs.drafted, theirs.cycles)
+            assert [one.position for one in mine.replacements] == [one.position for one in theirs.replacements]
+
+
+def test_rules_hear_which_row_a_block_belongs_to(loose_pairs):
+    pair, texts, seen = loose_pairs["llama"], prompts(9, seed=26), {}
+
+    class Listening(Rule):
+        def accept(self, block):
+            for sequence, drafted in zip(block.sequences.tolist(), block.drafted.sum(1).tolist(), strict=True):
+                seen[sequence] = seen.get(sequence, 0) + drafted
+            return torch.zeros_like(block.draft_tokens, dtype=torch.bool)
+
+    found = decode(pair, texts, Listening(), 3, "static", judge_rows_at_once=4)
+    assert [seen[row] for row in range(9)] == [stats.drafted for stats in found.judge_stats.rows]
+
+
+def test_only_new_prompts_are_read_when_rows_join(loose_pairs, monkeypatch):
+    pair, texts, read = loose_pairs["llama"], prompts(9, seed=27), []
+    prefill = engine.Forward.prefill
+    monkeypatch.setattr(
+        engine.Forward,
+        "prefill",
+        lambda self, ids, at: read.append((self.cache.rows, *ids.shape)) or prefill(self, ids, at),
+    )
+    engine.release()
+    decode(pair, texts, "exact", 3, "static", judge_rows_at_once=8)
+    first, later = read[:2], read[2:]
+    assert {rows for _, rows, _ in first} == {8}
+    assert {rows for _, rows, _ in later} == {1}
+
+
+def test_places_are_refilled_together():
+    queue = Queue([0] * 40, 16)
+    assert [queue.next(going) for going in (16, 15)] == [range(0), range(0)]
+    assert queue.next(14) == range(16, 18)
+    assert queue.next(0) == range(18, 34)
+    assert queue.next(15) == range(0)
+    assert queue.next(3) == range(34, 40)
+    assert queue.next(0) == range(0)
+
+
+def test_rows_at_once_needs_static_caches(loose_pairs):
+    pair, texts = loose_pairs["llama"], prompts(3, seed=2)
+    with pytest.raises(ValueError, match=r"rows_at_once = 2 of 3 rows needs static caches"):
+        decode(pair, texts, "exact", 3, None, judge_rows_at_once=2)
+    with pytest.raises(ValueError, match=r"rows_at_once is 0, expected at least 1"):
+        decode(pair, texts, "exact", 3, "static", judge_rows_at_once=0)
 
 
 def test_exact_decoding_is_the_targets_own(pair):

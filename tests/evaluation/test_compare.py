@@ -367,6 +367,28 @@ def test_exact_decoding_tells_the_others_how_long_answers_take(compared, tmp_pat
     assert sum(found[0].cycles) > 4
 
 
+@pytest.mark.parametrize("spec", ["exact", "topk:3"])
+def test_answers_that_are_done_make_room_for_others(embedded, spec, monkeypatch):
+    calls = []
+    original = embedded[0].generate
+    monkeypatch.setattr(embedded[0], "generate", lambda **kwargs: calls.append(kwargs) or original(**kwargs))
+    prompts = [embedded[2](item.prompt)["input_ids"] for item in generate("word_problems", "test", 9, 3)]
+    prompts += [[7] * 5, [8] * 6]
+    options = {"gamma": 3, "max_new_tokens": 40, "batch_size": 4}
+    expected = decode(embedded, prompts, parse_rule(spec), **options)
+    assert len(calls) == 3
+    calls.clear()
+    advanced = []
+    found = decode(embedded, prompts, parse_rule(spec), **options, refill=True, advance=advanced.append)
+    assert found.texts == expected.texts
+    for name in ("cycles", "new_tokens", "drafted", "accepted", "judged_in"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert [len(call["input_ids"]) for call in calls] == advanced
+    assert sum(advanced) == 11
+    assert advanced[-1] == 2, "much shorter prompts are a call of their own"
+    assert max(call.get("judge_rows_at_once", 0) for call in calls) == 4
+
+
 class Hungry(Rule):
     """Needs more memory than there is for more than two rows."""
 
@@ -397,8 +419,9 @@ def test_a_batch_whose_static_caches_do_not_fit_is_split(embedded, monkeypatch):
     assert advanced == [2, 1, 2, 2]
     assert asked[:3] == [(5, 24), (3, 24), (2, 24)]
     asked.clear()
-    decode(embedded, prompts, parse_rule("exact"), **options, split=False)
-    assert asked == [], "a rule that remembers rows gets them together"
+    again = decode(embedded, prompts, parse_rule("exact"), **options, refill=True)
+    assert (again.texts, again.cycles) == (expected.texts, expected.cycles)
+    assert [rows for rows, _ in asked] == [5, 3, 2]
     monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_not_static", lambda model: "its attention is special")
     advanced.clear()
     decode(embedded, prompts, parse_rule("exact"), **options, advance=advanced.append)
@@ -409,12 +432,19 @@ def test_a_batch_that_does_not_fit_is_split(embedded, caplog):
     prompts = [[5 + length] * length for length in range(8, 15)]
     options = {"gamma": 2, "max_new_tokens": 4, "batch_size": 5}
     expected = decode(embedded, prompts, parse_rule("exact"), **options)
-    rule, advanced = Hungry(2), []
-    found = decode(embedded, prompts, rule, **options, advance=advanced.append)
+    rule, advanced, begun = Hungry(2), [], []
+    found = decode(embedded, prompts, rule, **options, advance=advanced.append, begin=begun.append)
     assert (found.texts, found.new_tokens, found.cycles) == (expected.texts, expected.new_tokens, expected.cycles)
     assert sum(advanced) == 7
     assert max(advanced) == 2
     assert rule.seen[:2] == [5, 3]
+    assert [*map(len, begun)] == [5, 3, 2, 1, 2, 2]
+    assert begun[1] == begun[0][:3], "what was not answered comes again"
     assert "5 answers do not fit into memory together: decoding 3 at once" in caplog.text
+    for rows, calls in ((2, [7]), (1, [1] * 7)):
+        advanced.clear()
+        again = decode(embedded, prompts, Hungry(rows), **options, refill=True, advance=advanced.append)
+        assert (again.texts, again.cycles) == (expected.texts, expected.cycles)
+        assert advanced == calls
     with pytest.raises(torch.OutOfMemoryError):
         decode(embedded, prompts, Hungry(0), **options)

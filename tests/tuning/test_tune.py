@@ -11,6 +11,7 @@ from tiny import build_judge
 from hf_selfjudge import SelfJudgeVerifier
 from hf_selfjudge.checkers import get_checker
 from hf_selfjudge.cli import main
+from hf_selfjudge.evaluation import workers
 from hf_selfjudge.evaluation.workers import BenchSettings
 from hf_selfjudge.features import Block, judge_features
 from hf_selfjudge.pipeline.records import Prompt
@@ -18,9 +19,9 @@ from hf_selfjudge.pipeline.settings import PromptSettings
 from hf_selfjudge.tuning import earlier
 from hf_selfjudge.tuning import tune as module
 from hf_selfjudge.tuning.effects import Effects
-from hf_selfjudge.tuning.explorer import SCALARS, Decisions
+from hf_selfjudge.tuning.explorer import SCALARS, Decisions, Explorer
 from hf_selfjudge.tuning.judge import make_judge
-from hf_selfjudge.tuning.rollouts import Part, Rollout
+from hf_selfjudge.tuning.rollouts import Explored, Part, Rollout, Worker, plan, read
 from hf_selfjudge.tuning.tune import TuneSettings, collect, tune
 from hf_selfjudge.tuning.votes import vote
 
@@ -28,6 +29,8 @@ BENCH = BenchSettings("playground", "playground", gamma=5, batch_size=16, max_ne
 
 RULE = "topk:40"
 """Accepts what changes many answers."""
+TOKENS = [[5 + at] * (8 + at % 5) for at in range(11)]
+"""Prompts."""
 
 
 @pytest.mark.parametrize(
@@ -117,13 +120,40 @@ def test_a_killed_run_goes_on_with_what_is_there(tuned, tmp_path, monkeypatch):
     assert {**again, "seconds": 0} == {**found, "seconds": 0}
 
 
-def test_a_batch_that_does_not_fit_says_what_to_do(tmp_path, monkeypatch):
+def test_an_answer_that_does_not_fit_says_what_to_do(tmp_path, monkeypatch):
     def fail(self, block):
         raise torch.OutOfMemoryError("not enough")
 
     monkeypatch.setattr("hf_selfjudge.tuning.explorer.Explorer.accept", fail)
-    with pytest.raises(ValueError, match=r"16 answers do not fit .* fewer --workers, or a smaller --batch-size"):
+    with pytest.raises(ValueError, match=r"Not even one answer fits .* fewer --workers, or --max-prompt-tokens"):
         tune(settings(), tmp_path, progress=False)
+
+
+def test_decisions_know_their_answer_however_the_batch_was_decoded(tmp_path, monkeypatch):
+    accept, decode = Explorer.accept, workers.decode
+    explored = Explored(replace(BENCH, batch_size=6), RULE, ("playground",), TOKENS, 40, "mark")
+    part = Part(1, tuple(range(len(TOKENS))), tmp_path / "part.safetensors", 5, 0.999)
+
+    def run(name, refill, rows=99):
+        def hungry(self, block):
+            if len(block.draft_tokens) > rows:
+                raise torch.OutOfMemoryError("not enough")
+            return accept(self, block)
+
+        monkeypatch.setattr(Explorer, "accept", hungry)
+        monkeypatch.setattr(workers, "decode", lambda *args, **kwargs: decode(*args, **{**kwargs, "refill": refill}))
+        own = replace(part, path=tmp_path / name)
+        Worker(explored).run(own)
+        rollout = read(own, "mark")
+        order = rollout.decisions.sequences.argsort(stable=True)
+        return rollout.texts, rollout.decisions.sequences[order], rollout.decisions.inputs[order]
+
+    texts, sequences, inputs = run("plain", refill=False)
+    assert len(sequences.unique()) > 8
+    for found in (run("refilled", refill=True), run("split", False, rows=2), run("both", True, rows=2)):
+        assert found[0] == texts  # nearly all lots say yes, so that they do not depend on the batch
+        assert torch.equal(found[1], sequences)
+        assert torch.allclose(found[2], inputs, atol=1e-3)
 
 
 def test_what_decides_the_answers_is_in_the_fingerprint(tmp_path, monkeypatch):
@@ -169,6 +199,13 @@ def test_runs_that_differ_in_more_than_prompts_are_not_counted_together(tuned, t
     with pytest.raises(ValueError, match=r"holds no evidence .* Name such a run's --out"):
         tune(settings(earlier=(str(tmp_path),)), tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_parts_are_larger_where_places_are_refilled(tmp_path):
+    for device, sizes in (("cpu", [2, 2, 2, 2, 2, 1]), ("cuda", [8, 3])):
+        explored = Explored(replace(BENCH, batch_size=2, device=device), RULE, (), TOKENS, 40, "mark")
+        parts = plan(explored, 2, 0.5, 0, tmp_path)
+        assert [len(part.prompts) for part in parts if part.number == 1] == sizes
 
 
 def test_exact_decoding_is_the_first_rollout(tuned):
