@@ -16,6 +16,10 @@ PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "log
 """What transformers hands over for a call with nothing but token ids."""
 
 
+class NoStaticCaches(ValueError):
+    """A call needs static caches and cannot have them."""
+
+
 @dataclass(frozen=True)
 class RowCaches:
     """Which kind of cache the models of a call get."""

@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from ..judge import SelfJudgeVerifier
 from ..rules import Rule, as_rule
 from . import checks
-from .caches import RowCaches, why_not_static
+from .caches import NoStaticCaches, RowCaches, why_not_static
 from .draft_length import FixedLength
 from .drafting import Drafter, DraftModelGenerator, DraftSettings, StockDrafter, draft_length
 from .loop import JudgeDecoderOnlyOutput, Outputs, Queue, Session
@@ -118,7 +118,7 @@ class JudgeDecoding:
         queue = Queue(padding, min(self.rows_at_once or len(padding), len(padding)))
         caches = self._caches(model, padding[: queue.at_once], generation_config, model_kwargs)
         if queue.at_once < len(padding) and not caches.static:
-            raise ValueError(
+            raise NoStaticCaches(
                 f"rows_at_once = {queue.at_once} of {len(padding)} rows needs static caches, which this call does not "
                 "have; give smaller batches, or cache_implementation='static' to see why."
             )
@@ -151,7 +151,7 @@ class JudgeDecoding:
         reason = why_not_static(model, self.draft if self._steps_a_draft(config) else None, model_kwargs, caches)
         asked = config.cache_implementation
         if asked == "static" and reason is not None:
-            raise ValueError(f"cache_implementation='static' cannot be had: {reason}. Leave it out.")
+            raise NoStaticCaches(f"cache_implementation='static' cannot be had: {reason}. Leave it out.")
         if asked is None and model.device.type == "cuda" and reason is not None:
             logger.info("Dynamic caches, without CUDA graphs: %s.", reason)
         static = reason is None and (asked == "static" or (asked is None and model.device.type == "cuda"))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..decoding.caches import NoStaticCaches
 from ..decoding.statistics import PHASES, JudgeStats
 from ..engine.forward import why_not_static, why_too_large
 from ..rules import Rule
@@ -121,8 +122,8 @@ def decode(
         begin(part)
         try:
             answers, found, spent = _together(pair, asked, rule, gamma, max_new_tokens, mode, rows)
-        except torch.OutOfMemoryError:
-            if rows == 1:
+        except (torch.OutOfMemoryError, NoStaticCaches):  # the latter if another process was faster
+            if len(part) == 1:
                 raise
             failed = True
             waiting += _halved(part, rows, refill)

@@ -422,6 +422,15 @@ def test_a_batch_whose_static_caches_do_not_fit_is_split(embedded, monkeypatch):
     again = decode(embedded, prompts, parse_rule("exact"), **options, refill=True)
     assert (again.texts, again.cycles) == (expected.texts, expected.cycles)
     assert [rows for rows, _ in asked] == [5, 3, 2]
+    monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_too_large", lambda *needs: None)
+    for most in (2, 0):  # another process takes the memory between the look and the call
+        monkeypatch.setattr(
+            "hf_selfjudge.engine.forward.why_too_large",
+            lambda models, rows, length, most=most: "too large" if rows > most else None,
+        )
+        again = decode(embedded, prompts, parse_rule("exact"), **options, refill=True)
+        assert (again.texts, again.cycles) == (expected.texts, expected.cycles)
+    monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_too_large", crowded)
     monkeypatch.setattr("hf_selfjudge.evaluation.decode.why_not_static", lambda model: "its attention is special")
     advanced.clear()
     decode(embedded, prompts, parse_rule("exact"), **options, advance=advanced.append)
