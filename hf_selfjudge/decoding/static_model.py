@@ -106,7 +106,7 @@ class StaticModel:
     def _prefill(self, texts: Texts, begins: list[int], ends: list[int]) -> None:
         """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
         fresh = [row for row, end in enumerate(ends) if begins[row] < end]
-        if len(fresh) < len(ends) and not any(begins[row] for row in fresh):
+        if any(begins) and not any(begins[row] for row in fresh):  # others have been going for a while
             self._read_apart(texts, fresh, [ends[row] for row in fresh])
             return
         width = max(end - begin for begin, end in zip(begins, ends, strict=True))

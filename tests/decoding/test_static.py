@@ -134,6 +134,7 @@ def test_slots_are_halved_as_rows_finish(loose_pairs):
 
 def test_a_larger_cache_serves_a_smaller_batch(loose_pairs):
     pair, texts, judge = loose_pairs["llama"], prompts(5, seed=24), build_judge(threshold=0.5)
+    engine.release()
     decode(pair, texts, judge, 4, "static")
     (kept,) = engine._idle[pair.target]
     found = decode(pair, texts[1:4], judge, 4, "static")
