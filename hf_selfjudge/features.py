@@ -170,21 +170,6 @@ class _BlockView:
         return self.block.draft_logits.float().log_softmax(-1)
 
     @cached_property
-    def p(self) -> Tensor:
-        """The target's probabilities. (batch, gamma, vocab)"""
-        return self.log_p.exp()
-
-    @cached_property
-    def floored_log_p(self) -> Tensor:
-        """log p, finite. (batch, gamma, vocab)"""
-        return self.log_p.clamp(min=LOG_FLOOR)
-
-    @cached_property
-    def log_ratio(self) -> Tensor:
-        """log p - log q, both finite. (batch, gamma, vocab)"""
-        return self.floored_log_p - self.log_q.clamp(min=LOG_FLOOR)
-
-    @cached_property
     def top2(self) -> Tensor:
         """The target's two largest log-probabilities. (batch, gamma, 2)"""
         return self.log_p.topk(2, dim=-1).values.clamp(min=LOG_FLOOR)
@@ -246,11 +231,11 @@ _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
     "log_p_top": lambda view: view.top2[..., 0],
     "s_prefix": lambda view: view.log_p_draft - view.top2[..., 0],
     "rank": lambda view: view.rank,
-    "entropy": lambda view: -(view.p * view.floored_log_p).sum(-1),
+    "entropy": lambda view: entropy(view.log_p),
     "margin": lambda view: view.top2[..., 0] - view.top2[..., 1],
     "log_q": lambda view: token_log_probs(view.log_q, view.block.draft_tokens).clamp(min=LOG_FLOOR),
-    "kl_pq": lambda view: (view.p * view.log_ratio).sum(-1),
-    "kl_qp": lambda view: -(view.log_q.exp() * view.log_ratio).sum(-1),
+    "kl_pq": lambda view: kl_divergence(view.log_p, view.log_q),
+    "kl_qp": lambda view: kl_divergence(view.log_q, view.log_p),
     # the future that the same forward knows: the drafted tokens behind this one, given this one
     "next_hidden": lambda view: view.next_hidden,
     "ahead_known": lambda view: view.ahead_known,

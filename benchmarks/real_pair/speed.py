@@ -27,6 +27,7 @@ import hf_selfjudge  # noqa: F401  teaches generate the keyword judge=
 from hf_selfjudge.decoding.continuation import continue_texts
 from hf_selfjudge.evaluation.grammar import parse_rules
 from hf_selfjudge.evaluation.judges import Judges
+from hf_selfjudge.pipeline.completion import end_tokens
 
 ASK = '\n\nThink step by step, then finish with "The answer is N", where N is a number.'
 COUNTS = ("cycles", "accepted", "judged_in")
@@ -86,11 +87,9 @@ def _generate(target: Any, count: int, **options: Any) -> Callable[[torch.Tensor
 
 def _continue(target: Any, count: int) -> Callable[[torch.Tensor], Answer]:
     """Answers by the target alone in our engine."""
-    ends = target.generation_config.eos_token_id
-    known = [ends] if isinstance(ends, int) else list(ends or ())
 
     def run(ids: torch.Tensor) -> Answer:
-        (answer,) = continue_texts(target, ids.tolist(), [count], known)
+        (answer,) = continue_texts(target, ids.tolist(), [count], end_tokens(target))
         return len(answer), None
 
     return run

@@ -92,6 +92,10 @@ class CachedModel:
         self.lengths = [self.lengths[row] for row in rows]
         self._padding = [self._padding[row] for row in rows]
 
+    def renew(self, rows: list[int], padding: list[int]) -> None:
+        """Texts cannot join others here."""
+        raise TypeError("Texts can only join others in static caches.")
+
     def finish(self) -> None:
         """The call is over."""
 

@@ -213,8 +213,6 @@ class DraftModelGenerator(CandidateGenerator):
 
     def renew(self, rows: list[int], padding: list[int]) -> None:
         """Go on with some of the rows, and with new texts of this left padding."""
-        if not isinstance(self._cached, StaticModel):
-            raise TypeError("Texts can only join others in static caches.")
         self._cached.renew(rows, padding)
 
     def finish(self) -> None:

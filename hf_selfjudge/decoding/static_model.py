@@ -6,6 +6,8 @@ leave a gap; once half of the rows are gone, the rest moves together and forward
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -72,11 +74,8 @@ class StaticModel:
 
     def adopt(self, other: StaticModel, rows: list[int], lengths: list[int]) -> None:
         """Take over the first `lengths[row]` tokens that another one has read of its texts `rows`; before any read."""
-        index = torch.tensor([other._slot[row] for row in rows], device=self.model.device)
-        longest = max(lengths)
-        for mine, theirs in zip(self._forward.cache.layers, other._forward.cache.layers, strict=True):
-            for to, of in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
-                to[: len(rows), :, :longest] = of[:, :, :longest][index]
+        slots = [other._slot[row] for row in rows]
+        self._forward.cache.take_over(other._forward.cache, slots, list(range(len(rows))), max(lengths))
         self.lengths = [length + pad for length, pad in zip(lengths, self._padding, strict=True)]
 
     def select(self, rows: list[int]) -> None:
@@ -105,33 +104,33 @@ class StaticModel:
 
     def _prefill(self, texts: Texts, begins: list[int], ends: list[int]) -> None:
         """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
-        fresh = [row for row, end in enumerate(ends) if begins[row] < end]
+        rows = range(len(ends))
+        fresh = [row for row in rows if begins[row] < ends[row]]
         if any(begins) and not any(begins[row] for row in fresh):  # others have been going for a while
-            self._read_apart(texts, fresh, [ends[row] for row in fresh])
+            self._read_apart(fresh, self._cut(texts, fresh, begins, ends))
             return
-        width = max(end - begin for begin, end in zip(begins, ends, strict=True))
-        parts = []
-        for text, pad, begin, end in zip(texts, self._padding, begins, ends, strict=True):
-            part = text[:, pad + begin : pad + end]
-            parts.append(F.pad(part, (0, width - part.shape[1])))
-        positions = torch.tensor(begins)[:, None] + torch.arange(width)
-        self._forward.prefill(self._in_slots(self._known(torch.cat(parts))), self._in_slots(positions))
+        ids = self._cut(texts, rows, begins, ends)
+        positions = torch.tensor(begins)[:, None] + torch.arange(ids.shape[1])
+        self._forward.prefill(self._in_slots(ids), self._in_slots(positions))
 
-    def _read_apart(self, texts: Texts, rows: list[int], ends: list[int]) -> None:
-        """Read some texts from their beginning in a cache of their own, and take over what it holds: others wait."""
-        if self._reader is None or len(rows) > self._reader.cache.rows or max(ends) > self._reader.cache.capacity:
-            self._reader = Forward(self.model, max(len(rows), self._slots // 8), rounded(max(ends)))
-        width = max(ends)
-        ids = torch.zeros((len(rows), width), dtype=torch.long, device=self.model.device)
-        for at, (row, end) in enumerate(zip(rows, ends, strict=True)):
-            pad = self._padding[row]
-            ids[at, :end] = texts[row][0, pad : pad + end]
-        positions = torch.arange(width, device=ids.device).expand(len(rows), -1)
-        self._reader.prefill(self._known(ids), positions)
-        index = torch.tensor([self._slot[row] for row in rows], device=ids.device)
-        for mine, theirs in zip(self._forward.cache.layers, self._reader.cache.layers, strict=True):
-            for to, of in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
-                to[index, :, :width] = of[: len(rows), :, :width]
+    def _cut(self, texts: Texts, rows: Sequence[int], begins: list[int], ends: list[int]) -> Tensor:
+        """Some rows' tokens from `begins[row]` to `ends[row]`, padded on the right. (rows, most of them)"""
+        width = max(ends[row] - begins[row] for row in rows)
+        parts = []
+        for row in rows:
+            part = texts[row][:, self._padding[row] + begins[row] : self._padding[row] + ends[row]]
+            parts.append(F.pad(part, (0, width - part.shape[1])))
+        return self._known(torch.cat(parts))
+
+    def _read_apart(self, rows: list[int], ids: Tensor) -> None:
+        """Read the beginnings of some texts in a cache of their own, and take over what it holds: others wait."""
+        count, width = ids.shape
+        if self._reader is None or count > self._reader.cache.rows or width > self._reader.cache.capacity:
+            self._reader = Forward(self.model, max(count, self._slots // 8), rounded(width))
+        ids = ids.to(self.model.device)
+        self._reader.prefill(ids, torch.arange(width, device=ids.device).expand(count, -1))
+        slots = [self._slot[row] for row in rows]
+        self._forward.cache.take_over(self._reader.cache, list(range(count)), slots, width)
 
     def _run(self, tokens: Tensor, positions: Tensor | None, keep: int) -> Tensor:
         """One forward over all slots; its logits for the rows at hand."""

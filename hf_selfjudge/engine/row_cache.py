@@ -50,6 +50,14 @@ class RowCache(Cache):
             for tensor in (layer.keys, layer.values):
                 tensor[: len(rows)] = tensor[index]
 
+    def take_over(self, other: RowCache, of: list[int], to: list[int], length: int) -> None:
+        """Take over the first `length` slots of another cache's rows `of` as the rows `to`."""
+        device = self.layers[0].keys.device
+        theirs, mine = (torch.tensor(rows, device=device) for rows in (of, to))
+        for own, layer in zip(self.layers, other.layers, strict=True):
+            own.keys[mine, :, :length] = layer.keys[theirs, :, :length]
+            own.values[mine, :, :length] = layer.values[theirs, :, :length]
+
     @property
     def bytes(self) -> int:
         """Memory of all keys and values."""

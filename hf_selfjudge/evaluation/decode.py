@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..decoding.caches import NoStaticCaches
+from ..decoding.caches import NoStaticCaches, RowCaches
+from ..decoding.drafting import DraftSettings
 from ..decoding.statistics import PHASES, JudgeStats
 from ..engine.forward import why_not_static, why_too_large
 from ..rules import Rule
@@ -172,10 +173,10 @@ def _crowded(
 ) -> bool:
     """Whether only the lack of memory keeps a batch from static caches: half of it with them is far faster."""
     models = pair[:2]
-    longest = max(map(len, prompts)) + max_new_tokens + 2 * gamma + 2
     if any(why_not_static(model) is not None for model in models):
         return False
-    return why_too_large(models, rows, longest) is not None
+    caches = RowCaches([0] * rows, True, DraftSettings(gamma), max(map(len, prompts)) + max_new_tokens)
+    return why_too_large(models, rows, caches.capacity) is not None
 
 
 def _together(

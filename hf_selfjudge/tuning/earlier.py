@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,10 @@ def write(folder: Path, evidence: Evidence, conditions: Mapping[str, Any], count
     """
     from safetensors.torch import save_file
 
-    tensors = {name: getattr(evidence, name).contiguous() for name in _ANSWERS}
-    tensors |= {known.name: getattr(evidence.decisions, known.name).contiguous() for known in fields(Decisions)}
+    tensors = {name: getattr(evidence, name) for name in _ANSWERS} | evidence.decisions.tensors
     known = {"conditions": json.dumps(conditions), "counts": json.dumps(counts)}
     with atomic_path(folder / FILE) as path:
-        save_file(tensors, path, metadata=known)
+        save_file({name: column.contiguous() for name, column in tensors.items()}, path, metadata=known)
 
 
 def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[str, Any]]:
@@ -49,7 +48,7 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[st
         with safe_open(folder / FILE, framework="pt") as file:
             known = file.metadata() or {}
             answers = {name: file.get_tensor(name) for name in _ANSWERS}
-            decisions = Decisions(**{field.name: file.get_tensor(field.name) for field in fields(Decisions)})
+            decisions = Decisions.read(file.get_tensor)
         theirs, counts = json.loads(known["conditions"]), json.loads(known["counts"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise ValueError(
@@ -60,7 +59,7 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[st
         if theirs.get(name) != value:
             raise ValueError(
                 f"{folder} was explored with {name} = {theirs.get(name)!r}, this run has {value!r}; only runs alike "
-                "in all but prompts, rollouts and seed can be counted together."
+                f"in {', '.join(mine)} can be counted together."
             )
     return Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -27,14 +27,24 @@ class Decisions:
     gains: Tensor  # (decisions,) how many tokens of the block were kept behind it; 0 where it was refused
     inputs: Tensor  # (decisions, judges + scalars): the judges' log-odds, then SCALARS
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The columns by name."""
+        return {known.name: getattr(self, known.name) for known in fields(self)}
+
+    @classmethod
+    def read(cls, column: Callable[[str], Tensor]) -> Decisions:
+        """Decisions from what gives a column by its name."""
+        return cls(**{known.name: column(known.name) for known in fields(cls)})
+
     @classmethod
     def join(cls, parts: Sequence[Decisions]) -> Decisions:
         """All decisions of several tables."""
-        return cls(**{known.name: torch.cat([getattr(part, known.name) for part in parts]) for known in fields(cls)})
+        return cls.read(lambda name: torch.cat([getattr(part, name) for part in parts]))
 
     def select(self, rows: Tensor) -> Decisions:
         """Some of the decisions. (decisions,) bool"""
-        return Decisions(**{known.name: getattr(self, known.name)[rows] for known in fields(self)})
+        return Decisions.read(lambda name: getattr(self, name)[rows])
 
     def __len__(self) -> int:
         return len(self.taken)
@@ -110,4 +120,4 @@ class Explorer(Rule):
         empty = Decisions(nothing, nothing.bool(), nothing, torch.empty(0, width))
         tables = [table for _, found in self._calls for table in found]
         found = Decisions.join(tables) if tables else empty
-        return Decisions(**{known.name: getattr(found, known.name).cpu() for known in fields(Decisions)})
+        return Decisions.read(lambda name: getattr(found, name).cpu())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
 
-QUEUED = 4
-"""Batches' worth of answers in a part on a GPU, where answers that are done make room for others."""
+BATCHES = 4
+"""Of a part on a GPU, where answers that are done make room for others."""
 DEFAULT_LENGTH = 512
 """Longest answer where the settings name none."""
 
@@ -61,7 +61,7 @@ class Explored:
 def plan(explored: Explored, rollouts: int, share: float, seed: int, folder: Path) -> list[Part]:
     """The parts: every prompt once exactly, and `rollouts` times by lot."""
     order = sorted(range(len(explored.prompts)), key=lambda index: -len(explored.prompts[index]))
-    size = explored.bench.batch_size * (QUEUED if explored.bench.device.startswith("cuda") else 1)
+    size = explored.bench.batch_size * (BATCHES if explored.bench.device.startswith("cuda") else 1)
     starts = range(0, len(order), size)
     return [
         Part(
@@ -154,7 +154,7 @@ def write(part: Part, fingerprint: str, rollout: Rollout) -> None:
     """Write a part's file."""
     from safetensors.torch import save_file
 
-    tensors = {known.name: getattr(rollout.decisions, known.name).contiguous() for known in fields(Decisions)}
+    tensors = {name: column.contiguous() for name, column in rollout.decisions.tensors.items()}
     # a lone surrogate, half of a character that was cut off, has no place in a file
     texts = [text.encode(errors="replace").decode() for text in rollout.texts]
     known = {"fingerprint": fingerprint, "texts": json.dumps(texts), "new_tokens": json.dumps(rollout.new_tokens)}
@@ -171,7 +171,7 @@ def read(part: Part, fingerprint: str) -> Rollout | None:
             known = file.metadata() or {}
             if known.get("fingerprint") != fingerprint:
                 return None
-            decisions = Decisions(**{field.name: file.get_tensor(field.name) for field in fields(Decisions)})
+            decisions = Decisions.read(file.get_tensor)
         rollout = Rollout(json.loads(known["texts"]), json.loads(known["new_tokens"]), decisions)
     except (OSError, SafetensorError, ValueError, KeyError):
         return None

@@ -72,16 +72,16 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     tokens = [prompt.tokens for prompt in prompts]
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
-    identity = [Judges().identity(point), *map(weights_hash, judges), settings.share, settings.seed]
-    fingerprint = mark([decides, models, identity, tokens])
-    alike = {
+    hashes = [*map(weights_hash, judges)]
+    fingerprint = mark([decides, models, [Judges().identity(point), *hashes, settings.share, settings.seed], tokens])
+    conditions = {
         **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype")},
         "models": models,
-        "judges": [*map(weights_hash, judges)],
+        "judges": hashes,
         "rule": settings.rule,
         "share": settings.share,
     }
-    others = [earlier.read(Path(folder), alike) for folder in settings.earlier]
+    others = [earlier.read(Path(folder), conditions) for folder in settings.earlier]
     explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
     parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
     explore(explored, parts, progress)
@@ -89,7 +89,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
     evidence, counts = collect(prompts, found, settings.share, _encoder(pair.tokenizer))
     evidence, counts = earlier.join([*others, (evidence, counts)])
-    earlier.write(out, evidence, alike, counts)
+    earlier.write(out, evidence, conditions, counts)
     effects, table = fit(evidence)
     figures = {
         "settings": _described(settings),

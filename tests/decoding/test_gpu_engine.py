@@ -23,7 +23,7 @@ def gpu_pair(request):
     return target.float().cuda(), draft.float().cuda()
 
 
-def decode(pair, ids, mask, judge, gamma, cache):
+def decode(pair, ids, mask, judge, gamma, cache, **options):
     return pair[0].generate(
         input_ids=ids,
         attention_mask=mask,
@@ -34,6 +34,7 @@ def decode(pair, ids, mask, judge, gamma, cache):
         do_sample=False,
         max_new_tokens=LENGTH,
         return_dict_in_generate=True,
+        **options,
     )
 
 
@@ -48,17 +49,8 @@ def test_graphs_equal_the_dynamic_loop(gpu_pair, monkeypatch):
         found = decode(gpu_pair, ids[:rows], mask[:rows], judge, gamma, None)
         assert torch.equal(found.sequences, expected.sequences)
         assert found.judge_stats.sources == expected.judge_stats.sources
-    refilled = gpu_pair[0].generate(
-        input_ids=ids,
-        attention_mask=mask,
-        assistant_model=gpu_pair[1],
-        judge=judge,
-        judge_rows_at_once=2,
-        num_assistant_tokens=4,
-        do_sample=False,
-        max_new_tokens=LENGTH,
-    )
-    assert torch.equal(refilled, expected.sequences)
+    refilled = decode(gpu_pair, ids, mask, judge, 4, None, judge_rows_at_once=2)
+    assert torch.equal(refilled.sequences, expected.sequences)
     monkeypatch.setattr("hf_selfjudge.verification.LARGE", 0)  # rules are asked at mismatches only
     monkeypatch.setattr("hf_selfjudge.features.LARGE", 0)
     found = decode(gpu_pair, ids, mask, judge, 4, None)
