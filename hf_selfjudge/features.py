@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Block:
         """The draft's scores, or None where the drafter has no distribution."""
         return self.draft_logits if self.draft_scores is None else self.draft_scores
 
-    @property
+    @cached_property
     def drafted(self) -> Tensor:
         """Which places hold a drafted token and not the filling behind a shorter row. (batch, gamma) bool"""
         if self.lengths is None:
@@ -70,10 +71,38 @@ class Block:
         """The target's most likely token at each drafted position, by its scores. (batch, gamma)"""
         return self.p_scores[:, :-1].argmax(dim=-1)
 
-    @property
-    def raw_choice(self) -> Tensor:
-        """The same by its logits. (batch, gamma)"""
-        return self.target_choice if self.p_scores is self.target_logits else self.target_logits[:, :-1].argmax(dim=-1)
+    @cached_property
+    def log_p(self) -> Tensor:
+        """The target's log-probabilities at the drafted positions, by its scores. (batch, gamma, vocab)"""
+        return self.p_scores[:, :-1].log_softmax(-1, dtype=torch.float32)
+
+    @cached_property
+    def log_q(self) -> Tensor:
+        """The draft's log-probabilities, by its scores. (batch, gamma, vocab)"""
+        return self._need_q_scores().log_softmax(-1, dtype=torch.float32)
+
+    @cached_property
+    def draft_log_p(self) -> Tensor:
+        """The target's log-probability of each drafted token, by its scores. (batch, gamma)"""
+        return self._of_draft(self.p_scores[:, :-1], "log_p")
+
+    @cached_property
+    def draft_log_q(self) -> Tensor:
+        """The draft's own, by its scores. (batch, gamma)"""
+        return self._of_draft(self._need_q_scores(), "log_q")
+
+    def _need_q_scores(self) -> Tensor:
+        if self.q_scores is None:
+            raise ValueError(
+                "This rule, or a feature of this judge, needs the draft's logits, and this drafter has none (prompt "
+                "lookup). Use a draft model, or a judge without log_q, kl_pq and kl_qp."
+            )
+        return self.q_scores
+
+    def _of_draft(self, scores: Tensor, name: str) -> Tensor:
+        if name not in self.__dict__ and scores.numel() >= LARGE:  # the whole distributions would be gigabytes
+            return token_statistics(scores, self.draft_tokens)[0]
+        return token_log_probs(getattr(self, name), self.draft_tokens)
 
     def at(self, rows: Tensor, columns: Tensor) -> Block:
         """Some places as rows of a block of one token each: all that rules by place need. (places,) each"""
@@ -107,20 +136,26 @@ def judge_features(block: Block, names: Sequence[str]) -> Tensor:
     if block.ahead is not None and block.places is not None and not LOOK_AHEAD_FEATURES.isdisjoint(names):
         return _features_of_places(block, block.ahead, block.places, names)
     view = _BlockView(block)
-    columns = []
-    for name in names:
-        value = _FEATURES[name](view)
-        columns.append(value if value.dim() == 3 else value.unsqueeze(-1))
-    return torch.cat(columns, dim=-1)
+    return _side_by_side([_FEATURES[name](view) for name in names])
 
 
 def _features_of_places(block: Block, whole: Block, places: tuple[Tensor, Tensor], names: Sequence[str]) -> Tensor:
     """Features of single places: what they see behind them is in the whole block. (batch, 1, input_size)"""
     own, behind = _BlockView(block), _BlockView(whole)
-    columns = []
-    for name in names:
-        value = _FEATURES[name](behind)[places].unsqueeze(1) if name in LOOK_AHEAD_FEATURES else _FEATURES[name](own)
-        columns.append(value if value.dim() == 3 else value.unsqueeze(-1))
+    return _side_by_side(
+        [
+            _FEATURES[name](behind)[places].unsqueeze(1) if name in LOOK_AHEAD_FEATURES else _FEATURES[name](own)
+            for name in names
+        ]
+    )
+
+
+def _side_by_side(values: Sequence[Tensor]) -> Tensor:
+    """Vectors (batch, gamma, width) and numbers (batch, gamma) as columns of one tensor, in their order."""
+    columns: list[Tensor] = []
+    for dimensions, group in groupby(values, Tensor.dim):
+        run = list(group)
+        columns += [torch.stack(run, dim=-1)] if dimensions == 2 else run
     return torch.cat(columns, dim=-1)
 
 
@@ -142,79 +177,82 @@ def entropy(log_p: Tensor) -> Tensor:
 class _BlockView:
     """What features read of a block, each computed once and only if some feature asks for it.
 
-    On a GPU a judge costs what its many small operations cost, so they are few: what stands behind a place is read from
-    one padded copy.
+    A judge costs what launching its many small operations costs, on a GPU above all, so they are few.
     """
 
     def __init__(self, block: Block) -> None:
-        self.block = block
+        # by the logits, whatever scores the user asked for
+        raw = block.p_scores is block.target_logits and block.q_scores is block.draft_logits
+        self.block = block if raw else replace(block, target_scores=None, draft_scores=None)
 
     @cached_property
-    def drafted(self) -> Tensor:
-        """Which places hold a drafted token. (batch, gamma) bool"""
-        return self.block.drafted
-
-    @cached_property
-    def log_p(self) -> Tensor:
-        """The target's log-probabilities at the drafted positions. (batch, gamma, vocab)"""
-        return self.block.target_logits[:, :-1].float().log_softmax(-1)
-
-    @cached_property
-    def log_q(self) -> Tensor:
-        """The draft's log-probabilities. (batch, gamma, vocab)"""
-        if self.block.draft_logits is None:
-            raise ValueError(
-                "A feature of this judge needs the draft's logits, and this drafter has none (prompt lookup). "
-                "Use a draft model, or a judge without log_q, kl_pq and kl_qp."
-            )
-        return self.block.draft_logits.float().log_softmax(-1)
-
-    @cached_property
-    def top2(self) -> Tensor:
-        """The target's two largest log-probabilities. (batch, gamma, 2)"""
-        return self.log_p.topk(2, dim=-1).values.clamp(min=LOG_FLOOR)
+    def hidden(self) -> Tensor:
+        """The state after reading x_t, d_1, ..., d_gamma. (batch, gamma + 1, hidden_size)"""
+        return self.block.hidden.float()
 
     @cached_property
     def log_p_draft(self) -> Tensor:
         """log p of each drafted token. (batch, gamma)"""
-        if "log_p" not in self.__dict__ and self.block.target_logits.numel() >= LARGE:  # log_p would be gigabytes
-            return token_statistics(self.block.target_logits[:, :-1], self.block.draft_tokens)[0].clamp(min=LOG_FLOOR)
-        return token_log_probs(self.log_p, self.block.draft_tokens).clamp(min=LOG_FLOOR)
+        return self.block.draft_log_p.clamp(min=LOG_FLOOR)
+
+    @cached_property
+    def top2(self) -> tuple[Tensor, Tensor]:
+        """The target's two largest log-probabilities. (batch, gamma) each"""
+        log_p = self.block.log_p
+        best = log_p.max(dim=-1, keepdim=True)  # two reductions: topk over a vocabulary takes longer
+        second = log_p.scatter(-1, best.indices, -torch.inf).amax(dim=-1)
+        return best.values.squeeze(-1).clamp(min=LOG_FLOOR), second.clamp(min=LOG_FLOOR)
 
     @property
     def rank(self) -> Tensor:
         """How many tokens the target prefers to the drafted one, as log(1 + rank). (batch, gamma)"""
-        above = self.log_p > token_log_probs(self.log_p, self.block.draft_tokens).unsqueeze(-1)
-        return above.sum(-1).float().log1p()
+        log_p = self.block.log_p
+        own = log_p.gather(-1, self.block.draft_tokens.unsqueeze(-1))
+        return (log_p > own).sum(-1, dtype=torch.float32).log1p()
+
+    @cached_property
+    def p(self) -> Tensor:
+        """The target's probabilities. (batch, gamma, vocab)"""
+        return self.block.log_p.exp()
+
+    @cached_property
+    def floored(self) -> Tensor:
+        """Its floored log-probabilities. (batch, gamma, vocab)"""
+        return self.block.log_p.clamp(min=LOG_FLOOR)
+
+    @cached_property
+    def difference(self) -> Tensor:
+        """Floored log p - log q. (batch, gamma, vocab)"""
+        return self.floored - self.block.log_q.clamp(min=LOG_FLOOR)
 
     @property
     def next_hidden(self) -> Tensor:
         """The state after reading the next drafted token; zeros where there is none. (batch, gamma, hidden_size)"""
-        states = torch.nn.functional.pad(self.block.hidden[:, 2:].float(), (0, 0, 0, 1))
-        return torch.where(_behind(self.drafted)[..., 0].unsqueeze(-1), states, 0.0)
+        states = torch.nn.functional.pad(self.hidden[:, 2:], (0, 0, 0, 1))
+        return torch.where(_behind(self.block.drafted)[..., 0].unsqueeze(-1), states, 0.0)
 
     @cached_property
     def ahead_known(self) -> Tensor:
         """How many of the next AHEAD tokens were drafted. (batch, gamma)"""
-        return _behind(self.drafted).sum(-1).float()
+        return _behind(self.block.drafted.float()).sum(-1)
 
     @property
     def ahead_matches(self) -> Tensor:
         """How many of them in a row, from the next one on, are the target's choice. (batch, gamma)"""
-        matches = (self.block.raw_choice == self.block.draft_tokens) & self.drafted
-        return _behind(matches).long().cumprod(-1).sum(-1).float()
+        matches = (self.block.target_choice == self.block.draft_tokens) & self.block.drafted
+        return _behind(matches.float()).cumprod(-1).sum(-1)
 
     @cached_property
-    def log_p_behind(self) -> Tensor:
-        """log p of each of the next AHEAD tokens, 0 where none was drafted. (batch, gamma, AHEAD)"""
-        return _behind(torch.where(self.drafted, self.log_p_draft, 0.0))
+    def log_p_behind(self) -> tuple[Tensor, ...]:
+        """log p of each of the next AHEAD tokens, 0 where none was drafted. (batch, gamma) each"""
+        return _behind(self.log_p_draft.masked_fill(~self.block.drafted, 0.0)).unbind(-1)
 
     @property
     def ahead_log_p(self) -> Tensor:
         """The mean log p of the next AHEAD tokens that were drafted. (batch, gamma)"""
-        total = self.log_p_behind[..., 0]
-        for place in range(1, AHEAD):  # in this order whatever the block's length
-            total = total + self.log_p_behind[..., place]
+        total, *others = self.log_p_behind
+        for value in others:  # in this order whatever the block's length
+            total = total + value
         return total / self.ahead_known.clamp(min=1.0)
 
 
@@ -225,21 +263,21 @@ def _behind(values: Tensor) -> Tensor:
 
 _FEATURES: dict[str, Callable[[_BlockView], Tensor]] = {
     # the state after reading the drafted token, and the one that predicted it
-    "hidden": lambda view: view.block.hidden[:, 1:].float(),
-    "previous_hidden": lambda view: view.block.hidden[:, :-1].float(),
+    "hidden": lambda view: view.hidden[:, 1:],
+    "previous_hidden": lambda view: view.hidden[:, :-1],
     "log_p": lambda view: view.log_p_draft,
-    "log_p_top": lambda view: view.top2[..., 0],
-    "s_prefix": lambda view: view.log_p_draft - view.top2[..., 0],
+    "log_p_top": lambda view: view.top2[0],
+    "s_prefix": lambda view: view.log_p_draft - view.top2[0],
     "rank": lambda view: view.rank,
-    "entropy": lambda view: entropy(view.log_p),
-    "margin": lambda view: view.top2[..., 0] - view.top2[..., 1],
-    "log_q": lambda view: token_log_probs(view.log_q, view.block.draft_tokens).clamp(min=LOG_FLOOR),
-    "kl_pq": lambda view: kl_divergence(view.log_p, view.log_q),
-    "kl_qp": lambda view: kl_divergence(view.log_q, view.log_p),
+    "entropy": lambda view: -(view.p * view.floored).sum(-1),
+    "margin": lambda view: view.top2[0] - view.top2[1],
+    "log_q": lambda view: view.block.draft_log_q.clamp(min=LOG_FLOOR),
+    "kl_pq": lambda view: (view.p * view.difference).sum(-1),
+    "kl_qp": lambda view: -(view.block.log_q.exp() * view.difference).sum(-1),
     # the future that the same forward knows: the drafted tokens behind this one, given this one
     "next_hidden": lambda view: view.next_hidden,
     "ahead_known": lambda view: view.ahead_known,
     "ahead_matches": lambda view: view.ahead_matches,
-    "next_log_p": lambda view: view.log_p_behind[..., 0],
+    "next_log_p": lambda view: view.log_p_behind[0],
     "ahead_log_p": lambda view: view.ahead_log_p,
 }

@@ -1,9 +1,12 @@
 """Each feature against a plain float64 computation, one position at a time."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import reference
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_selfjudge.config import (
     AHEAD_FEATURES,
@@ -15,6 +18,7 @@ from hf_selfjudge.config import (
     JudgeConfig,
 )
 from hf_selfjudge.features import _FEATURES, AHEAD, LOG_FLOOR, Block, judge_features
+from hf_selfjudge.rules import NeverRelax, ProbabilityFloor
 
 BATCH, GAMMA, VOCAB, WIDTH = 3, 7, 17, 6
 
@@ -154,3 +158,27 @@ def test_the_other_features_do_not():
     names = tuple(name for name in FEATURES if name not in DRAFT_FEATURES)
     with_draft, without = judge_features(random_block(), names), judge_features(random_block(draft_logits=None), names)
     assert torch.equal(with_draft, without)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that run inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_judge_beside_a_guarded_floor_takes_few_operations():
+    """On a GPU each of them is a launch, of which a block of a few milliseconds has not many to spare."""
+    block, rule = random_block(), NeverRelax(ProbabilityFloor(0.1), torch.tensor([1, 2]))
+    with Counted() as counted:
+        judge_features(block, FEATURES)
+        rule.accept(block)
+    assert counted.names["_log_softmax"] == 2, "each model's whole distribution is made once"
+    assert counted.names["argmax"] == 1
+    assert counted.names["topk"] == 0, "slow over a vocabulary"
+    assert counted.names.total() <= 95

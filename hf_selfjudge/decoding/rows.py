@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..engine.kernels import token_statistics
 from ..features import Block
 from ..verification import Verdict
 from .drafting import Draft
@@ -37,9 +36,8 @@ class Outcome:
         parts = [draft.lengths[:, None], verdict.accepted[:, None], verdict.next_token[:, None]]
         parts += [draft.tokens, verdict.aligned]
         if explain and gamma:
-            log_p, chosen = token_statistics(block.p_scores[:, :-1], block.draft_tokens)
             judged = verdict.opinion.probability
-            parts += [chosen, log_p.exp()] + ([] if judged is None else [judged])
+            parts += [block.target_choice, block.draft_log_p.exp()] + ([] if judged is None else [judged])
         packed = torch.cat([part.double() for part in parts], dim=1).tolist()  # ids are exact in float64
         return [cls._of(values, gamma) for values in packed]
 

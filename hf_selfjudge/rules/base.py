@@ -7,6 +7,7 @@ the caller stops at the first position nobody accepts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -67,9 +68,9 @@ class _Combination(Rule):
         """The combined mask, and the first probability any of the rules has."""
         weighed = [rule.weigh(block) for rule in self.rules]
         probability = next((found for _, found in weighed if found is not None), None)
-        return self._combine(torch.stack([mask for mask, _ in weighed])), probability
+        return reduce(self._join, (mask for mask, _ in weighed)), probability
 
-    def _combine(self, masks: Tensor) -> Tensor:
+    def _join(self, one: Tensor, other: Tensor) -> Tensor:
         raise NotImplementedError
 
     def to(self, device: torch.device) -> Rule:
@@ -80,15 +81,15 @@ class _Combination(Rule):
 class AnyOf(_Combination):
     """Accepted by at least one of the rules."""
 
-    def _combine(self, masks: Tensor) -> Tensor:
-        return masks.any(0)
+    def _join(self, one: Tensor, other: Tensor) -> Tensor:
+        return one | other
 
 
 class AllOf(_Combination):
     """Accepted by every one of the rules."""
 
-    def _combine(self, masks: Tensor) -> Tensor:
-        return masks.all(0)
+    def _join(self, one: Tensor, other: Tensor) -> Tensor:
+        return one & other
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +116,10 @@ class NeverRelax(Rule):
     def weigh(self, block: Block) -> tuple[Tensor, Tensor | None]:
         """The rule's mask without the protected tokens, and its probability."""
         mask, probability = self.rule.weigh(block)
-        touched = self._lists(block.draft_tokens) | self._lists(block.target_choice)
+        replaced = torch.stack([block.draft_tokens, block.target_choice], dim=-1)  # (batch, gamma, 2)
+        # torch.isin would wait for the device if many tokens are listed
+        touched = (replaced.unsqueeze(-1) == self.token_ids).flatten(-2).any(-1)
         return mask & ~touched, probability
-
-    def _lists(self, tokens: Tensor) -> Tensor:
-        """Which tokens are protected; torch.isin would wait for the device if many are. (batch, gamma) bool"""
-        return (tokens.unsqueeze(-1) == self.token_ids).any(-1)
 
     def to(self, device: torch.device) -> Rule:
         """Rule and token ids on `device`."""

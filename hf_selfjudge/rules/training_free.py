@@ -40,7 +40,8 @@ class RejectionSampling(Rule):
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
         if block.uniforms is None:
             return ExactMatch().accept(block)
-        return block.uniforms < _probability_ratio(block)
+        p = block.draft_log_p.exp()
+        return block.uniforms < (p if block.q_scores is None else p / block.draft_log_q.exp())
 
 
 def alignment(block: Block) -> Tensor:
@@ -76,7 +77,7 @@ class ProbabilityFloor(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        return _draft_probability(block) >= self.floor
+        return block.draft_log_p.exp() >= self.floor
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class Margin(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        best = _log_p(block).amax(-1).exp()
-        return TopK(self.k).accept(block) & (_draft_probability(block) >= best - self.delta)
+        best = block.log_p.amax(-1).exp()
+        return TopK(self.k).accept(block) & (block.draft_log_p.exp() >= best - self.delta)
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ class Typical(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        bound = (self.delta * (-entropy(_log_p(block))).exp()).clamp(max=self.epsilon)
-        return _draft_probability(block) > bound
+        bound = (self.delta * (-entropy(block.log_p)).exp()).clamp(max=self.epsilon)
+        return block.draft_log_p.exp() > bound
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class KLThreshold(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        log_p, log_q = _log_p(block), _log_q(block)
+        log_p, log_q = block.log_p, block.log_q
         return kl_divergence(*((log_q, log_p) if self.reverse else (log_p, log_q))) < self.limit
 
 
@@ -153,9 +154,9 @@ class Ensemble(Rule):
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
         if block.uniforms is not None:
-            _log_q(block)
-            return block.uniforms < 1 - self.weight + self.weight * _probability_ratio(block)
-        mixture = self.weight * _log_p(block).exp() + (1 - self.weight) * _log_q(block).exp()
+            ratio = block.draft_log_p.exp() / block.draft_log_q.exp()
+            return block.uniforms < 1 - self.weight + self.weight * ratio
+        mixture = self.weight * block.log_p.exp() + (1 - self.weight) * block.log_q.exp()
         return mixture.argmax(-1) == block.draft_tokens
 
 
@@ -186,25 +187,3 @@ class FLy(Rule):
         padded = torch.nn.functional.pad(match, (0, self.window), value=False)
         following = padded.unfold(-1, self.window, 1)[:, 1 : match.shape[1] + 1].all(-1)
         return match | (unsure & following)
-
-
-def _log_p(block: Block) -> Tensor:
-    return block.p_scores[:, :-1].float().log_softmax(-1)
-
-
-def _log_q(block: Block) -> Tensor:
-    if block.q_scores is None:
-        raise ValueError("This rule needs the draft's logits, and this drafter has none (prompt lookup).")
-    return block.q_scores.float().log_softmax(-1)
-
-
-def _draft_probability(block: Block) -> Tensor:
-    return token_log_probs(_log_p(block), block.draft_tokens).exp()
-
-
-def _probability_ratio(block: Block) -> Tensor:
-    """p(z) / q(z); a drafter without a distribution is certain of its token."""
-    ratio = _draft_probability(block)
-    if block.q_scores is not None:
-        ratio = ratio / token_log_probs(_log_q(block), block.draft_tokens).exp()
-    return ratio
