@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from real_pair import builds, costs, tables
+from real_pair import builds, consistency, costs, tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,6 +32,9 @@ REAL_PAIR_BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
         for gamma in (20, 8)
         for name, make in tables.COMPARISON.items()
     },
+    "consistency": ("fc/compare", consistency.consistency_table),
+    "consistency-check": ("fc-check", consistency.check_text),
+    "command-consistency": ("fc/compare", tables.command_text),
     "speed": ("speed", tables.speed_table),
 }
 """Blocks of the real pair's page: its result file and what makes it; a block whose file is not there is left out."""

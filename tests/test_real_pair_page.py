@@ -2,17 +2,19 @@
 
 import argparse
 import copy
+import gzip
 import json
 import runpy
 import shlex
 from pathlib import Path
 
 import pytest
-from real_pair import builds, cards, costs, tables
+from real_pair import builds, cards, consistency, costs, split, tables
 from tiny import build_judge
 
 from hf_selfjudge.config import JudgeConfig, ModelReference
 from hf_selfjudge.evaluation.command import add_compare
+from hf_selfjudge.evaluation.providers import TaskRequest
 
 ROOT = Path(__file__).parent.parent
 MEANING = "95 % interval of the score difference from exact decoding reaches 0"
@@ -178,6 +180,8 @@ def test_the_command_is_one_of_the_cli(results):
         assert found[name] == known[name], name
     results["settings"]["max_prompt_tokens"] = None
     assert "--max-prompt-tokens" not in tables.command_text(results)
+    results["settings"]["nli_model"] = f"prompt:{results['settings']['bench']['target']}"
+    assert "--nli-model prompt:TARGET " in tables.command_text(results)
 
 
 def test_the_sweep(results):
@@ -201,6 +205,44 @@ def test_what_relaxed_tokens_save_and_change(results):
         ["`floor:0.1+digits`", "2.0", "5.00", "24.0", "4.0", "2.00"],
     ]
     assert "Over gsm8k, humaneval, all answers" in text
+
+
+def test_the_consistency_of_summaries(results):
+    for number, one in enumerate(results["points"]):
+        told = {name: {"score_difference": bounded(0.01 * (at + number))} for at, name in enumerate(consistency.SHOWN)}
+        one["test"]["tasks"] = {"lm_eval/news": {**one["test"]["tasks"]["lm_eval/code"], "figures": told}}
+    text = consistency.consistency_table(results)
+    assert rows(text)[1][-1] == [
+        "`exact`", "11.00", "1.10", "50.0",
+        "+0.00 [-1.00, +1.00]", "+1.00 [+0.00, +2.00]", "+2.00 [+1.00, +3.00]", "+3.00 [+2.00, +4.00]",
+    ]  # fmt: skip
+    assert tables.told_conditions(results) in text
+
+
+def test_how_far_the_consistency_can_be_trusted():
+    compared = {"items": 9, "supported": 0.25, "auc": 0.9, "low": 0.8, "high": 0.95, "paired": 0.75}
+    found = {"nli_model": "prompt:T", "rows": 10, "real": {"supported": 0.9}, "other_article": compared}
+    text = consistency.check_text({**found, "one_replaced": {**compared, "auc": 0.6}})
+    for part in ("`prompt:T`", "90.0 %", "25.0 %", "0.900 [0.800, 0.950]", "0.600 [0.800", "75 % of 9 cases"):
+        assert part in text
+
+
+def test_rows_that_are_tuned_on_are_not_tested(tmp_path):
+    problems, questions = ([json.dumps({"question": f"{kind} {n}"}) for n in range(7)] for kind in "pq")
+    articles = [json.dumps({"article": f"Story {n}.", "highlights": f"Told {n}."}) for n in range(split.TESTED + 5)]
+    for name, lines in (("p", problems), ("q", questions), ("a", articles)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    split.main(*(str(tmp_path / name) for name in ("p.jsonl", "q.jsonl", "a.jsonl", "out")))
+    made = {
+        path.name.split(".")[0]: gzip.decompress(path.read_bytes()).decode().splitlines()
+        for path in (tmp_path / "out").iterdir()
+    }
+    assert made["gsm8k-build"] + made["gsm8k-selection"] == problems
+    assert sorted(made["mmlu-build"] + made["mmlu-selection"]) == sorted(questions)
+    tested = TaskRequest("lm_eval", f"cnn_dailymail_rouge={tmp_path / 'a.jsonl'}", split.TESTED).load().prompts
+    assert len(made["cnn-build"]) == 5
+    for line in made["cnn-build"]:
+        assert not any(json.loads(line)["article"] in prompt for prompt in tested)
 
 
 def test_the_speed():

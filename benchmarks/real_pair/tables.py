@@ -21,7 +21,7 @@ NAMED = ("floor with guard", PAPER)
 """Methods beside ours whose loss is shown task by task."""
 LENGTHS = ["accepted per cycle", "exact = 1", "tokens per target forward"]
 BENCH = ("target", "draft", "gamma", "device", "dtype", "batch_size", "workers", "max_new_tokens")
-GIVEN = ("max_prompt_tokens", "select_on", "test", "seed", "resamples", "criterion", "margin", "ours")
+GIVEN = ("max_prompt_tokens", "select_on", "test", "seed", "resamples", "criterion", "margin", "ours", "nli_model")
 """Options of a comparison that its command names."""
 DATA_FILE = re.compile(r"=(?:[^=:]*/)?(?=[^=:/]+$|[^=:/]+:)")
 JUDGE_FOLDER = re.compile(r"judge:[^@&|+,]*/")
@@ -35,20 +35,20 @@ def main_table(results: dict[str, Any]) -> str:
     """Every point on every task and pooled, the longest first, in Markdown."""
     tasks = list(results["points"][0]["test"]["tasks"])
     rows = []
-    for point in _longest_first(results):
+    for point in longest_first(results):
         found = point["test"]
         bold = "**" if keeps_score(found["pooled"], CRITERION, 0.0) else ""
         cells = [_length_and_score(found["tasks"][task]) for task in tasks]
-        length, *more = _lengths(found["pooled"])
+        length, *more = lengths(found["pooled"])
         rows.append(
             [f"{bold}{point['method']}{bold}", rule_code(point["rule"]), *cells, f"{bold}{length}{bold}", *more]
         )
-        rows[-1].append(_bounded(found["pooled"]["score_difference"]))
+        rows[-1].append(bounded(found["pooled"]["score_difference"]))
     head = ["method", "rule", *map(_short, tasks), *LENGTHS, LOSS]
     text = (
         "Under each task: draft tokens accepted per cycle / task score in percent. The last four columns are over the "
         f"{len(results['pooled_over'])} tasks with a score: means of the tasks' figures, and for tokens per target "
-        f"forward all tokens by all forwards. **Bold**: {_meaning(results)}. {_conditions(results)}"
+        f"forward all tokens by all forwards. **Bold**: {_meaning(results)}. {told_conditions(results)}"
     )
     return f"{table(head, rows, words=2)}\n\n{text}"
 
@@ -62,8 +62,8 @@ def matched_table(results: dict[str, Any]) -> str:
         entry, bold = kept[name], "**" if name == found["ours"] else ""
         gap = entry.get("ours_minus_this")
         rows.append([f"{bold}{name}{bold}", rule_code(results["points"][entry["point"]]["rule"])])
-        rows[-1] += [*_lengths(entry["test"]), _bounded(entry["test"]["score_difference"])]
-        rows[-1].append(_bounded(gap["accepted_per_cycle"], 1.0) if gap else "")
+        rows[-1] += [*lengths(entry["test"]), bounded(entry["test"]["score_difference"])]
+        rows[-1].append(bounded(gap["accepted_per_cycle"], 1.0) if gap else "")
     head = ["method", "rule", *LENGTHS, LOSS, "ours minus this, accepted per cycle"]
     return f"{table(head, rows, words=2)}\n\n{matched_text(results)}"
 
@@ -99,7 +99,7 @@ def task_table(results: dict[str, Any]) -> str:
         point = _shown(results, name)
         losses = {task: point["test"]["tasks"][task]["score_difference"] for task in tasks}
         rows.append([name, rule_code(point["rule"])])
-        rows[-1] += [_bounded(loss) for loss in (*losses.values(), point["test"]["pooled"]["score_difference"])]
+        rows[-1] += [bounded(loss) for loss in (*losses.values(), point["test"]["pooled"]["score_difference"])]
         below = [_short(task) for task, loss in losses.items() if loss is not None and loss["high"] < 0]
         hurt.append(f"{name}: {', '.join(below) or 'none'}")
     text = (
@@ -113,7 +113,9 @@ def task_table(results: dict[str, Any]) -> str:
 def command_text(results: dict[str, Any]) -> str:
     """The command that makes a comparison again, from its settings; folders are TARGET, DRAFT, JUDGES and DATA."""
     settings = results["settings"]
-    given = {**settings["bench"], **{name: settings[name] for name in GIVEN}, "target": "TARGET", "draft": "DRAFT"}
+    given = {**settings["bench"], **{name: settings.get(name) for name in GIVEN}, "target": "TARGET", "draft": "DRAFT"}
+    if given["nli_model"] is not None:
+        given["nli_model"] = given["nli_model"].replace(settings["bench"]["target"], "TARGET")
     named = {key.replace("_", "-"): given[key] for key in (*BENCH, *GIVEN) if given[key] is not None}
     options = [f"--{key} {shlex.quote(str(value))}" for key, value in named.items()]
     tasks = [
@@ -126,14 +128,14 @@ def command_text(results: dict[str, Any]) -> str:
 def sweep_table(results: dict[str, Any], least: float = -0.065) -> str:
     """The points of a comparison that lose little, the longest first, in Markdown."""
     rows = []
-    for point in _longest_first(results):
+    for point in longest_first(results):
         row = point["test"]["pooled"]
         if row["score_difference"]["estimate"] >= least:
-            length, ratio, _ = _lengths(row)
-            rows.append([rule_code(point["rule"]), length, ratio, _bounded(row["score_difference"], digits=1)])
+            length, ratio, _ = lengths(row)
+            rows.append([rule_code(point["rule"]), length, ratio, bounded(row["score_difference"], digits=1)])
     text = (
         f"Points that lose at most {-100 * least:g} points, {len(rows)} of {len(results['points'])}. "
-        f"{_conditions(results)}"
+        f"{told_conditions(results)}"
     )
     return f"{table(['rule', 'accepted per cycle', 'exact = 1', LOSS], rows)}\n\n{text}"
 
@@ -143,7 +145,7 @@ def price_table(results: dict[str, Any]) -> str:
     tasks = [task for task in results["points"][0]["test"]["tasks"] if _short(task) in RIGHT_OR_WRONG]
     exact = next(point for point in results["points"] if point["method"] == "exact")["test"]["tasks"]
     rows = []
-    for point in _longest_first(results):
+    for point in longest_first(results):
         found = [point["test"]["tasks"][task] for task in tasks]
         relaxed = sum(row["relaxed_share"] * row["new_tokens"] for row in found)
         if not relaxed:
@@ -185,9 +187,9 @@ def speed_table(report: dict[str, Any]) -> str:
     rounds = ", ".join(f"{ratio:.2f}" for ratio in report["judge_over_exact_by_round"])
     rows = []
     for key, run in report["methods"].items():
-        lengths = [f"{run[name]:.2f}" if name in run else "" for name in RUN_LENGTHS]
+        cells = [f"{run[name]:.2f}" if name in run else "" for name in RUN_LENGTHS]
         speed = run["tokens_per_s"]
-        rows.append([names.get(key, key), str(run["prompts"]), f"{speed:.0f}", f"{speed / exact:.2f}x", *lengths])
+        rows.append([names.get(key, key), str(run["prompts"]), f"{speed:.0f}", f"{speed / exact:.2f}x", *cells])
     text = (
         f"{report['device']}, {report['dtype']}, batch {report['batch']}, greedy, gamma {report['gamma']}, at most "
         f"{report['new_tokens']} new tokens; torch {report['torch']}, transformers {report['transformers']}. Ours "
@@ -222,15 +224,16 @@ def _place(results: dict[str, Any], name: str) -> str:
     """Where a method stands, in words."""
     point, entry = _shown(results, name), results["matched"][CRITERION]["methods"][name]
     pooled = point["test"]["pooled"]
-    length, ratio, _ = _lengths(pooled)
+    length, ratio, _ = lengths(pooled)
     return (
         f"{'no point keeps the score; the one that loses least is ' if entry['none_matched'] else ''}"
         f"{rule_code(point['rule'])} with {length} draft tokens accepted per cycle, {ratio} times exact decoding "
-        f"({_bounded(pooled['score_difference'])} points)"
+        f"({bounded(pooled['score_difference'])} points)"
     )
 
 
-def _longest_first(results: dict[str, Any]) -> list[dict[str, Any]]:
+def longest_first(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The points that were tested."""
     measured = [point for point in results["points"] if "test" in point]
     return sorted(measured, key=lambda point: -_accepted(point["test"]["pooled"]))
 
@@ -239,8 +242,8 @@ def _accepted(row: dict[str, Any]) -> float:
     return float(row["accepted_per_cycle"]["estimate"])
 
 
-def _lengths(row: dict[str, Any]) -> list[str]:
-    """The cells under LENGTHS."""
+def lengths(row: dict[str, Any]) -> list[str]:
+    """Draft tokens accepted per cycle, the same with exact = 1, and tokens per target forward."""
     figures = (_accepted(row), row["length_ratio"]["estimate"], row["tokens_per_target_forward"])
     return [f"{figure:.2f}" for figure in figures]
 
@@ -250,7 +253,7 @@ def _length_and_score(row: dict[str, Any]) -> str:
     return f"{_accepted(row):.2f} / {score}"
 
 
-def _bounded(value: dict[str, float] | None, factor: float = 100.0, digits: int = 2) -> str:
+def bounded(value: dict[str, float] | None, factor: float = 100.0, digits: int = 2) -> str:
     """A difference with its interval; scores in points."""
     if value is None:
         return "-"
@@ -266,7 +269,7 @@ def _short(task: str) -> str:
     return task.rsplit("/", 1)[-1]
 
 
-def _conditions(results: dict[str, Any]) -> str:
+def told_conditions(results: dict[str, Any]) -> str:
     """How it was measured, with models by their names instead of paths."""
     bench = results["settings"]["bench"]
     named = {**bench, **{role: Path(bench[role]).name for role in ("target", "draft")}}
