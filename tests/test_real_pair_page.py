@@ -418,7 +418,7 @@ def test_the_costs_along_predictions_and_inputs():
     assert len(found) == 3
     assert found[0][1:] == ["-2.4 ± 0.5", "-1.8 ± 0.5", "-1.0 ± 0.5", "+0.4 ± 0.5", "+0.0 ± 0.5", "1.0, 5.0"]
     assert found[1][1:3] == ["-1.2 ± 0.1", "-0.9 ± 0.1"]
-    assert found[2][0] == "opinion of the rejoin judge: resemblance"
-    assert found[2][3:5] == ["-", "-"]
+    assert found[2][0] == "opinion of the rejoin judge"
+    assert found[2][1:] == ["-1.0 / -0.5", "-1.0 / -0.5", "-", "-", "+0.5 / +0.2", "1.0, 5.0"]
     assert "wins 7.4 tokens" in text
     assert "64.5 % of the explored answers, 70.0 % of exact" in text

@@ -16,10 +16,12 @@ from hf_selfjudge.rules import (
     JudgeRule,
     KLThreshold,
     Margin,
+    ProbabilityFloor,
     Rule,
     TopK,
     Typical,
     as_rule,
+    is_spec,
     parse_rule,
 )
 
@@ -163,7 +165,13 @@ def test_good_specs(spec):
     ("spec", "message"),
     [
         ("top-k", "Unknown rule 'top-k'"),
-        ("", "Unknown rule"),
+        ("", "empty part"),
+        ("topk:2&", "empty part"),
+        ("topk:2+letters", "the guard .letters.; expected one of digits, special"),
+        ("topk:2+digits", "'digits', which needs tokenizer="),
+        ("topk:2&top", "Unknown rule 'top' in 'topk:2&top'"),
+        ("judge:@f1", "expected judge:FOLDER"),
+        ("judge:folder@", "expected judge:FOLDER"),
         (":2", "Unknown rule"),
         ("topk:two", "not the numbers"),
         ("topk:", "not the numbers"),
@@ -188,6 +196,33 @@ def test_good_specs(spec):
 def test_bad_specs(spec, message):
     with pytest.raises(ValueError, match=message):
         parse_rule(spec)
+
+
+def test_combined_specs(tokenizer, tmp_path):
+    judge = build_judge(("log_p",), hidden_size=2)
+    judge.save_pretrained(tmp_path / "judge")
+    rule = as_rule(f"judge:{tmp_path / 'judge'}@0.3&floor:0.1|topk:2+digits+special", tokenizer)
+    special, digits, combined = rule, rule.rule, rule.rule.rule
+    assert special.token_ids.tolist() == [0, 1, 2, 3]
+    assert digits.token_ids.tolist() == never_relax("exact", "digits", tokenizer).token_ids.tolist()
+    assert isinstance(combined, AnyOf)
+    both, top = combined.rules
+    assert isinstance(both, AllOf)
+    assert both.rules[1] == ProbabilityFloor(0.1)
+    assert both.rules[0].verifier.threshold == 0.3
+    assert top == TopK(2)
+    by_hand = (JudgeRule(judge.with_threshold(0.3)) & ProbabilityFloor(0.1)) | TopK(2)
+    assert torch.equal(combined.accept(block(ALL)), by_hand.accept(block(ALL)))
+    default = as_rule(f"judge:{tmp_path / 'judge'}")
+    assert default.verifier.threshold == judge.threshold
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("topk:2", True), ("exact", True), ("exact+digits", True), ("exact|topk", True), ("me/it", False), ("j", False)],
+)
+def test_what_is_a_spec(text, expected):
+    assert is_spec(text) is expected
 
 
 def test_as_rule():

@@ -57,14 +57,16 @@ def matched_table(results: dict[str, Any]) -> str:
     """The longest point of each method that keeps the score, and what it says in words, in Markdown."""
     found = results["matched"][CRITERION]
     kept = {name: entry for name, entry in found["methods"].items() if not entry["none_matched"]}
+    gaps = found["ours"] in kept  # else exact decoding would stand for ours
     rows = []
     for name in sorted(kept, key=lambda name: -_accepted(kept[name]["test"])):
         entry, bold = kept[name], "**" if name == found["ours"] else ""
-        gap = entry.get("ours_minus_this")
+        gap = entry.get("ours_minus_this") if gaps else None
         rows.append([f"{bold}{name}{bold}", rule_code(results["points"][entry["point"]]["rule"])])
         rows[-1] += [*lengths(entry["test"]), bounded(entry["test"]["score_difference"])]
-        rows[-1].append(bounded(gap["accepted_per_cycle"], 1.0) if gap else "")
-    head = ["method", "rule", *LENGTHS, LOSS, "ours minus this, accepted per cycle"]
+        if gaps:
+            rows[-1].append(bounded(gap["accepted_per_cycle"], 1.0) if gap else "")
+    head = ["method", "rule", *LENGTHS, LOSS, *(["ours minus this, accepted per cycle"] if gaps else [])]
     return f"{table(head, rows, words=2)}\n\n{matched_text(results)}"
 
 

@@ -46,7 +46,7 @@ def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
         help="judge decoding on the embedded pair: samples, a table and a page",
         description="Load the embedded pair (a 5.0M-parameter target, a 0.5M draft and a judge trained for them; "
         "nothing is downloaded), show three answers token by token, then decode held-out items exactly and with the "
-        "judge and print task scores, accepted tokens and speed. About two minutes on two cores.",
+        "judge and print task scores, accepted tokens and speed. A few minutes on two cores.",
     )
     demo.add_argument("--items", type=int, default=500, help="held-out items of each task (default: %(default)s)")
     demo.add_argument("--gamma", type=int, default=5, help="tokens drafted per block (default: %(default)s)")

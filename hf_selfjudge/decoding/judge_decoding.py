@@ -46,7 +46,8 @@ class JudgeDecoding:
         judge: a judge, a rule, a rule's spec, or a judge's folder or Hub id; None decodes exactly.
         mode: "two-stage" (alignment or judge), "judge-only", or "alignment-only" (exact).
         strict_pair: refuse, instead of warning, a judge trained for another pair.
-        tokenizer, assistant_tokenizer: needed for stop strings and for drafts with another vocabulary.
+        tokenizer, assistant_tokenizer: needed for stop strings, for drafts with another vocabulary, and for a spec with
+            a guard.
         streamer: receives tokens as they are accepted.
         stop_strings: strings that end the response, as `generate`'s own argument (which needs the hook).
         stats_callback: called with the `JudgeStats` of each call.
@@ -79,7 +80,7 @@ class JudgeDecoding:
         if stop_strings is not None and tokenizer is None:
             raise ValueError("stop_strings needs tokenizer=.")
         self.draft = draft
-        self.rule = None if judge is None else as_rule(judge)
+        self.rule = None if judge is None else as_rule(judge, tokenizer)
         self.mode = mode
         self.strict_pair = strict_pair
         self.tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""The rules to compare, as text.
+"""The rules to compare, as text: rules as in `hf_selfjudge.rules.spec`, with several values at once.
 
     RULES     = SPEC {"," SPEC}
     SPEC      = [METHOD "="] EITHER {"+" GUARD}
@@ -30,9 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from ..rules.spec import JUDGE, RULES, Terms, as_threshold, check_guard, parse_rule, split_judge, split_spec
+
 EXACT_RULE = "exact"
-GUARDS = ("digits", "special")
-JUDGE = "judge:"
 SWEEP = "sweep"
 TRAINING_FREE = "training-free"
 _NAMED = re.compile(r"([A-Za-z][\w .()-]*)=(.*)", re.DOTALL)
@@ -65,7 +65,7 @@ class Point:
 
     method: str
     """Name of the curve."""
-    terms: tuple[tuple[str, ...], ...]
+    terms: Terms
     """Atoms such as "topk:2" or "judge:FOLDER@0.4": any of the outer ones, of which all inner ones."""
     guards: tuple[str, ...] = ()
     """Kinds of tokens that are never relaxed."""
@@ -155,30 +155,18 @@ def parse_spec(text: str, gamma: int) -> Spec:
     """One entry of the list of rules."""
     named = _NAMED.fullmatch(text)
     method, body = (named[1].strip(), named[2].strip()) if named else (None, text)
-    guards: list[str] = []
-    while match := re.search(rf"\+({'|'.join(GUARDS)})$", body):
-        guards.insert(0, match[1])
-        body = body[: match.start()]
-    terms = tuple(tuple(_atom(atom.strip(), text, gamma) for atom in part.split("&")) for part in body.split("|"))
+    written, guards = split_spec(body)
+    terms = tuple(tuple(_atom(atom, text, gamma) for atom in atoms) for atoms in written)
     if method is None:
         heads = "|".join("&".join(atom.head for atom in atoms) for atoms in terms)
         method = heads + "".join(f"+{guard}" for guard in guards)
-    return Spec(method, terms, tuple(dict.fromkeys(guards)))
-
-
-def split_judge(atom: str) -> tuple[str, str | None]:
-    """Folder and threshold of a concrete judge atom; None without a threshold."""
-    folder, at, threshold = atom.removeprefix(JUDGE).rpartition("@")
-    return (folder, threshold) if at else (threshold, None)
+    return Spec(method, terms, guards)
 
 
 def _atom(text: str, spec: str, gamma: int) -> Atom:
-    if not text:
-        raise ValueError(f"Rule {spec!r} has an empty part; expected a rule such as topk:2 on both sides of & and |.")
     if text.startswith(JUDGE):
         return _judge_atom(text, spec)
-    if "+" in text:
-        raise ValueError(f"Rule {spec!r} ends in the guard {text.split('+', 1)[1]!r}; expected one of {_list(GUARDS)}.")
+    check_guard(text, spec)
     return _plain_atom(text, spec, gamma)
 
 
@@ -188,8 +176,7 @@ def _judge_atom(text: str, spec: str) -> Atom:
         raise ValueError(f"Rule {spec!r}: expected judge:FOLDER or judge:FOLDER@THRESHOLD, found {text!r}.")
     if threshold is None:
         return Atom(JUDGE + folder, ("",))
-    if "+" in threshold:
-        raise ValueError(f"Rule {spec!r} ends in the guard {text.split('+', 1)[1]!r}; expected one of {_list(GUARDS)}.")
+    check_guard(threshold, spec)
     for value in threshold.split("/"):
         theta = as_threshold(value)
         if not value or (isinstance(theta, float) and not 0.0 <= theta <= 1.0):
@@ -198,8 +185,6 @@ def _judge_atom(text: str, spec: str) -> Atom:
 
 
 def _plain_atom(text: str, spec: str, gamma: int) -> Atom:
-    from ..rules import RULES, parse_rule
-
     name, *numbers = text.split(":")
     if name not in RULES:
         raise ValueError(
@@ -230,14 +215,6 @@ def _values(text: str) -> list[str]:
     if last < first:
         raise ValueError(f"Range {text!r} goes down; write the smaller number first.")
     return [str(value) for value in range(first, last + 1)]
-
-
-def as_threshold(text: str) -> str | float:
-    """A theta if it reads as a number, else the name of an operating point."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _list(names: Sequence[str] | Mapping[str, object]) -> str:

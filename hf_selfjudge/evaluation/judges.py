@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cache, reduce
-from operator import and_, or_
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +12,8 @@ import torch
 from ..features import Block
 from ..judge import SelfJudgeVerifier
 from ..rules import JudgeRule, Rule, never_relax, parse_rule, tokens_where
-from .grammar import JUDGE, Point, as_threshold, split_judge
+from ..rules.spec import JUDGE, as_threshold, join_terms, split_judge
+from .grammar import Point
 from .providers import model_folder
 
 ACCEPTED_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -58,7 +58,7 @@ class Judges:
                 return parse_rule(atom)
             return JudgeRule(self[split_judge(atom)[0]].with_threshold(self.theta(atom)))
 
-        rule = reduce(or_, (reduce(and_, map(build, atoms)) for atoms in point.terms))
+        rule = join_terms(point.terms, build)
         for guard in point.guards:
             rule = never_relax(rule, self._guarded(guard, tokenizer))
         return rule

@@ -137,7 +137,9 @@ def conditions(results: dict[str, Any]) -> str:
 def _items(task: str, found: dict[str, Any]) -> str:
     """How many items of a task there are."""
     left_out = found.get("left_out")
-    return f"{task} {found['count']}" + (f" ({left_out} with too long prompts left out)" if left_out else "")
+    if not left_out:
+        return f"{task} {found['count']}"
+    return f"{task} {found['count'] - left_out} (of {found['count']}; {left_out} prompts were too long)"
 
 
 def _matched(results: dict[str, Any], criterion: str) -> str:

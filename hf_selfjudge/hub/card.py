@@ -24,6 +24,8 @@ LIBRARY = "hf-selfjudge"
 REPORT_FILE = "report/report.json"
 MAX_REPORT_BYTES = 1 << 26
 UNNAMED = "path/to/this/folder"
+EMBEDDED = "hf_selfjudge/playground/"
+"""Begins the names of models that come with the package."""
 
 
 def judge_card(
@@ -42,12 +44,14 @@ def judge_card(
     pair = " and ".join(f"the {role} {sections.code(found)}" for role, found in name.items() if found)
     known = bool(name["target"] and name["draft"])
     title = f"A judge for {_base(name['target'])} with {_base(name['draft'])}" if known else "A judge"
+    if str(name["target"]).startswith(EMBEDDED):
+        title = "A judge for the embedded pair of hf-selfjudge"
+    repo = _quoted(repo_id or UNNAMED)
     body = Template((Path(__file__).parent / "card.md").read_text(encoding="utf-8")).substitute(
         title=sections.plain(title),
         pair=pair or "an unnamed pair",
-        target=_quoted(name["target"] or "the target"),
-        draft=_quoted(name["draft"] or "the draft"),
-        repo=_quoted(repo_id or UNNAMED),
+        repo=repo,
+        **_use(config, name, repo),
         operating_points=sections.operating_points(config, report),
         quality=sections.quality(config, report),
         measured=f"\n\n{measured_section}" if measured_section else "",
@@ -56,6 +60,31 @@ def judge_card(
         provenance=sections.provenance(config, report),
     )
     return ModelCard(assemble(metadata(config), body))
+
+
+def _use(config: JudgeConfig, names: dict[str, str | None], repo: str) -> dict[str, str]:
+    """The lines of the card's code that differ from judge to judge."""
+    beside = str(config.labels.get("rule") or "")
+    embedded = all(str(name).startswith(EMBEDDED) for name in names.values())
+    if beside:  # a judge that was tuned beside a rule is used beside it
+        named = f"judge:{repo}@{_quoted(config.default_threshold)}&{_quoted(beside)}"
+        made = f'judge = "{named}"  # beside the rule that it was tuned with'
+        package = "import hf_selfjudge  # teaches generate the keyword judge="
+    else:
+        named, made = repo, f'judge = SelfJudgeVerifier.from_pretrained("{repo}")  # or threshold="name"'
+        package = f"from hf_selfjudge import SelfJudgeVerifier{', playground' if embedded else ''}"
+    if embedded:
+        loading = f"{package}\n\ntarget, draft, tokenizer, _ = playground.load()"
+    else:
+        target, draft = (_quoted(name or f"the {role}") for role, name in names.items())
+        loading = (
+            f"from transformers import AutoModelForCausalLM, AutoTokenizer\n\n{package}\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{target}")\n'
+            f'target = AutoModelForCausalLM.from_pretrained("{target}")\n'
+            f'draft = AutoModelForCausalLM.from_pretrained("{draft}")'
+        )
+    tokenizer = "tokenizer=tokenizer, " if "+" in beside else ""
+    return {"loading": loading, "judge": made, "named": named, "with_tokenizer": tokenizer}
 
 
 def metadata(config: JudgeConfig) -> dict[str, Any]:

@@ -150,9 +150,8 @@ def limits(config: JudgeConfig, report: dict[str, Any], local: list[str]) -> str
     ]
     if config.labels.get("rule"):
         lines.append(
-            f"- It was tuned beside the rule {code(config.labels['rule'])} and has seen nothing else: use it with it. "
-            "For `floor:P+digits` that is `judge=never_relax(as_rule(judge) & parse_rule('floor:P'), 'digits', "
-            "tokenizer)`, from `hf_selfjudge.rules`."
+            f"- It was tuned beside the rule {code(config.labels['rule'])} and has seen nothing else: use it beside "
+            "this rule, or a stricter one of its kind."
         )
     if config.needs_draft_logits:
         lines.append("- It reads the draft's distribution, so it does not work with prompt lookup.")

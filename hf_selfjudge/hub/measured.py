@@ -23,9 +23,8 @@ _HEAD = ["rule", "accepted per cycle", "exact = 1", "tokens per target forward",
 _HOW = (
     "Draft tokens accepted per cycle and task score, means over the tasks that have a score, against exact speculative "
     "decoding of the same items; brackets: 95 % paired bootstrap intervals. A rule `judge:NAME@T` accepts above "
-    "theta = T, `&floor:P` also asks for a target probability of at least P, `+digits` never relaxes a digit. In "
-    "Python: `never_relax(JudgeRule(judge.with_threshold(T)) & parse_rule('floor:P'), 'digits', tokenizer)` from "
-    "`hf_selfjudge.rules`, given to `generate` as `judge=`."
+    "theta = T, `&floor:P` also asks for a target probability of at least P, `+digits` never relaxes a digit. "
+    "`generate` takes such a rule as `judge=`, with the folder or Hub id for NAME (and `tokenizer=` for `+digits`)."
 )
 
 
@@ -61,7 +60,9 @@ def extract(results: dict[str, Any], name: str) -> dict[str, Any]:
     return {
         **{key: bench[key] for key in ("gamma", "dtype", "max_new_tokens")},
         **{key: conditions[key] for key in ("hardware", "torch", "transformers")},
-        "items": {task: found["count"] for task, found in conditions["items"]["test"].items()},
+        "items": {
+            task: found["count"] - (found.get("left_out") or 0) for task, found in conditions["items"]["test"].items()
+        },
         "points": points,
     }
 

@@ -22,9 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, 
 
 from .. import install
 from ..config import MODES
-from ..evaluation.grammar import GUARDS, JUDGE, Point, parse_spec
+from ..evaluation.grammar import Point, parse_spec
 from ..evaluation.judges import Judges
 from ..evaluation.providers import model_folder
+from ..rules.spec import GUARDS, JUDGE
 from .response import Response, count, total
 
 log = logging.getLogger(__name__)

@@ -97,8 +97,8 @@ class MineSettings(Settings):
     mine_batch_size: int = option(16, "responses read together")
     follow: int = option(
         0,
-        "of these, tokens that go with the draft's own when the target writes on (AutoJudge, rejoin): decoding that "
-        "accepts the token will often accept what the draft says next",
+        "of the look_ahead tokens, those that go with the draft's own when the target writes on (AutoJudge, rejoin): "
+        "decoding that accepts the token will often accept what the draft says next",
     )
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class FitSettings(Settings):
         ("paper", "scalars", "hidden+scalars", "hidden+previous+scalars", "hidden+previous+scalars+ahead"),
         "inputs to compare, built from hidden, previous, next, scalars and ahead; the best on validation is kept",
     )
-    models: tuple[str, ...] = option(("logistic",), "kinds of judge to compare", MODELS)
+    models: tuple[str, ...] = option(("logistic",), f"kinds of judge to compare: {', '.join(MODELS)}", MODELS)
     hidden_units: int = option(64, "width of the MLP's hidden layer")
     balanced: bool = option(False, "weight both classes equally")
     seeds: int = option(3, "seeds of the split between training and validation prompts, for the spread of AUC")

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
+
+DESCRIPTION = (
+    "Answer prompts several times with judge decoding that accepts at random, see which kinds of accepted tokens lead "
+    "away from exact decoding's text and, for prompts with a checker, from the answer that most rollouts give, and "
+    "write a linear judge that accepts what wins many tokens for little harm. No ground truth is used. Use the judge "
+    "beside --rule. Run the same command again after an interruption: finished parts are kept."
+)
 
 
 def add_tune(commands: Any) -> None:
@@ -13,12 +22,9 @@ def add_tune(commands: Any) -> None:
     parser = commands.add_parser(
         "tune",
         help="weigh judges and scalars anew by what becomes of answers in the decoding loop",
-        description="Answer prompts several times with judge decoding that accepts at random, see which kinds of "
-        "accepted tokens lead away from exact decoding's text and, for prompts with a checker, from the answer that "
-        "most rollouts give, and write a linear judge that accepts what wins many tokens for little harm. No ground "
-        "truth is used. Use the judge beside --rule. Run the same command again after an interruption: finished parts "
-        "are kept.",
-        epilog="example:\n  selfjudge tune --judges judge --target T --draft D --prompts gsm8k:1500 --out tuned\n"
+        description=textwrap.fill(DESCRIPTION, 100),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="examples:\n  selfjudge tune --judges judge --target T --draft D --prompts gsm8k:1500 --out tuned\n"
         "  selfjudge compare --rules 'judge:tuned@sweep&floor:0.02+digits' ...",
     )
     add = parser.add_argument

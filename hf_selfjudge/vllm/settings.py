@@ -11,14 +11,14 @@ from typing import Any
 
 from ..config import check_theta, shown
 from ..judge import SelfJudgeVerifier
-from ..rules import RULES, JudgeRule, Rule, as_rule, never_relax, parse_rule
+from ..rules import JudgeRule, Rule, as_rule, is_spec, never_relax, parse_rule
+from ..rules.spec import GUARDS, JUDGE
 from .approval import OFF, judge_of
 
 KEY = "selfjudge"
 """The entry's name in the additional config, in `SamplingParams.extra_args` and in `vllm_xargs`."""
 
 OFF_WORD = "off"
-GUARDS = ("digits", "special")
 MODES = ("two-stage", "alignment-only")
 
 
@@ -63,13 +63,15 @@ class Settings:
         if self.require is not None:
             parse_rule(self.require)
         if self.is_spec:
+            free = JUDGE not in self.judge
+            _expect(free, "judge", self.judge, "its folder alone; threshold, require and never_relax are entries")
             parse_rule(self.judge)
             _expect(self.threshold in (None, OFF_WORD), "threshold", self.threshold, f"none for rule {self.judge!r}")
 
     @property
     def is_spec(self) -> bool:
         """Whether `judge` is a training-free rule's spec."""
-        return ":" in self.judge or self.judge in RULES
+        return is_spec(self.judge)
 
     @classmethod
     def from_config(cls, additional_config: Any) -> Settings | None:

@@ -6,13 +6,14 @@ import textwrap
 
 import pytest
 import torch
-from tiny import VOCAB_SIZE, Always, prompts
+from tiny import VOCAB_SIZE, Always, build_judge, prompts
 from transformers import GenerationMixin, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
 import hf_selfjudge
-from hf_selfjudge import JudgeDecoding, JudgeStats
+from hf_selfjudge import JudgeDecoding, JudgeStats, never_relax
 from hf_selfjudge.decoding import hook
+from hf_selfjudge.rules import as_rule, parse_rule
 
 
 @pytest.fixture
@@ -175,6 +176,20 @@ def test_the_statistics_come_back_and_are_called_back(pair):
     )
     assert torch.equal(tensor, out.sequences)
     assert seen[1].sources == seen[0].sources
+
+
+def test_combined_rules_as_text(pair, tokenizer, tmp_path):
+    prompt = prompts(1, seed=22)[0]
+    judge = build_judge(("log_p",), hidden_size=pair.target.config.hidden_size).set_weights(torch.ones(1), 3.0)
+    judge.save_pretrained(tmp_path)
+    rule = never_relax(as_rule(judge.with_threshold(0.4)) & parse_rule("topk:3"), "digits", tokenizer)
+    expected = pair.judged(prompt, rule, 12, 4)
+    found = pair.judged(prompt, f"judge:{tmp_path}@0.4&topk:3+digits", 12, 4, tokenizer=tokenizer)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert found.judge_stats.sources == expected.judge_stats.sources
+    assert found.judge_stats.judged_in > 0
+    with pytest.raises(ValueError, match="the guard 'digits', which needs tokenizer="):
+        pair.judged(prompt, "topk:3+digits", 12, 4)
 
 
 def test_positional_arguments_and_inputs_by_name(pair):

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from hf_selfjudge.evaluation.grammar import SWEEPS, Point, parse_rules, parse_spec, split_judge
+from hf_selfjudge.evaluation.grammar import SWEEPS, Point, parse_rules, parse_spec
 from hf_selfjudge.evaluation.judges import Judges, Recorder, sweep_thetas
 from hf_selfjudge.evaluation.plan import judge_labels, shorten
 from hf_selfjudge.features import Block
 from hf_selfjudge.rules import AllOf, AnyOf, JudgeRule, NeverRelax, ProbabilityFloor, TopK, parse_rule
+from hf_selfjudge.rules.spec import split_judge
 
 
 def points(text, gamma=5, **thetas):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hf_selfjudge import SelfJudgeVerifier, install
-from hf_selfjudge.rules import RULES
+from hf_selfjudge.rules import is_spec
 
 OF_THE_DOWNLOAD = (
     "revision",
@@ -30,8 +30,7 @@ def generate(model: Any, judge: Any = None, judge_threshold: Any = None, token: 
         raise ValueError("Judge decoding needs judge=: a judge's folder or Hub id, or a rule such as 'topk:2'.")
     for name in OF_THE_DOWNLOAD:
         arguments.pop(name, None)
-    is_rule = isinstance(judge, str) and (":" in judge or judge in RULES)
-    if isinstance(judge, str) and not is_rule:
+    if isinstance(judge, str) and not is_spec(judge):
         judge = SelfJudgeVerifier.from_pretrained(judge, threshold=judge_threshold, token=token)
     elif judge_threshold is not None:
         if not isinstance(judge, SelfJudgeVerifier):

@@ -16,7 +16,7 @@ from typing import Any
 from .shards import to_json, write_file
 
 FORMAT_VERSION = 1
-PACKAGES = ("hf-selfjudge", "torch", "transformers", "tokenizers", "safetensors", "scikit-learn", "datasets")
+PACKAGES = ("hf-selfjudge", "torch", "transformers", "tokenizers", "safetensors", "datasets")
 
 
 class Manifest:
