@@ -30,5 +30,5 @@ def test_the_python_of_the_readme_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "42" in printed  # the embedded target solves the problem of the example
+    assert "Answer: 802" in printed  # the embedded target solves the problem of the example
     assert "accepted draft tokens per cycle" in printed

@@ -16,6 +16,7 @@ VOCAB = 8
 DRAWS = 40_000
 EXACT = {
     "alignment-only": {"rule": Always(True), "mode": "alignment-only"},
+    "exact": {"rule": as_rule("exact"), "mode": "two-stage"},
     "theta=1": {"rule": as_rule(build_judge(("log_p",), threshold=1.0, hidden_size=1)), "mode": "two-stage"},
 }
 

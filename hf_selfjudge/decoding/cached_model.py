@@ -29,9 +29,15 @@ class CachedModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, padding: list[int], vocab_size: int | None = None, with_hidden: bool = False
+        self,
+        model: PreTrainedModel,
+        padding: list[int],
+        vocab_size: int | None = None,
+        with_hidden: bool = False,
+        max_length: int | None = None,
     ) -> None:
         self.model = model
+        self._last_position = None if max_length is None else max_length - 1
         self.hidden: Tensor | None = None  # (rows, keep, hidden_size): the lm_head's input in the last read, if asked
         self._with_hidden = with_hidden
         self.lengths = list(padding)  # how much of each row's text is in the cache (or is padding, which never is)
@@ -123,7 +129,9 @@ class CachedModel:
         index = torch.arange(known.shape[1], device=known.device)
         itself = index == index[-new.shape[1] :, None]
         visible = ((back >= 0) & (known >= 0)[:, None, :]) | itself  # padding must see something
-        return {"position_ids": new.clamp(min=0), "attention_mask": attention_masks(self.model, visible, back)}
+        # what is filled in behind the longest text there may be is never used, and may have no position of its own
+        places = new.clamp(min=0, max=self._last_position)
+        return {"position_ids": places, "attention_mask": attention_masks(self.model, visible, back)}
 
 
 def rollback_cache(model: PreTrainedModel) -> DynamicCache:

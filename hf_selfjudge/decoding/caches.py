@@ -7,13 +7,15 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..engine import forward
+from ..engine.forward import why_too_large
+from ..engine.suitability import why_not_static as why_not_by_model
 from .cached_model import CachedModel
+from .checks import other_inputs
 from .drafting import DraftSettings
 from .static_model import StaticModel
 
-PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"})
-"""What transformers hands over for a call with nothing but token ids."""
+GROWTH = 20
+"""Tokens by which a schedule that grows may lengthen its blocks where caches are static."""
 
 
 class NoStaticCaches(ValueError):
@@ -37,16 +39,22 @@ class RowCaches:
         return self.settings.num_assistant_tokens if self.settings.num_assistant_tokens_schedule == "constant" else 4
 
     @property
+    def longest_draft(self) -> int:
+        """Most tokens drafted in a block: transformers' schedules grow without end, and static caches do not."""
+        grows = self.settings.num_assistant_tokens_schedule.startswith("heuristic")
+        return self.settings.num_assistant_tokens + (GROWTH if grows else 0)
+
+    @property
     def capacity(self) -> int:
         """Slots of a static cache: a row near its end is drafted for as long as the others are, and filled up."""
-        return self.max_length + self.settings.num_assistant_tokens + self.granule + 2
+        return self.max_length + self.longest_draft + self.granule + 2
 
     def of(
         self, model: PreTrainedModel, vocab_size: int | None = None, with_hidden: bool = False
     ) -> CachedModel | StaticModel:
         """A cache for one of the models."""
         if not self.static:
-            return CachedModel(model, self.padding, vocab_size, with_hidden)
+            return CachedModel(model, self.padding, vocab_size, with_hidden, self.max_length)
         return StaticModel(model, self.padding, self.capacity, vocab_size)
 
 
@@ -58,11 +66,11 @@ def why_not_static(
         return "static caches need a draft model with the target's tokenizer"
     if model.device != draft.device:
         return f"the target is on {model.device} and the draft on {draft.device}"
-    extra = sorted(set(model_kwargs) - PLAIN_INPUTS)
+    extra = other_inputs(model_kwargs)
     if extra:
         return f"the call has other inputs than token ids ({', '.join(extra)})"
     known = model_kwargs["past_key_values"].get_seq_length()
     if int(known) > 0:
         return f"past_key_values holds {int(known)} tokens already"
-    reason = forward.why_not_static(model) or forward.why_not_static(draft)
-    return reason or forward.why_too_large((model, draft), len(caches.padding), caches.capacity)
+    reason = why_not_by_model(model, caches.capacity) or why_not_by_model(draft, caches.capacity)
+    return reason or why_too_large((model, draft), len(caches.padding), caches.capacity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from ..config import MODES, JudgeConfig, ModelReference
+from ..engine.suitability import why_not_ragged
 from ..lm_head import head_width, output_head
 from ..rules import JudgeRule, NeverRelax, Rule
 from ..rules.base import _Combination
@@ -19,6 +19,21 @@ STATEFUL_PROCESSORS = frozenset(
     {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
 )
 """Processors that expect to be called once per emitted token, which no speculative method can promise."""
+
+ROW_BOUND_PROCESSORS = frozenset(
+    {
+        "PrefixConstrainedLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        "EncoderNoRepeatNGramLogitsProcessor",
+    }
+)
+"""Processors that go by a row's place in the batch, or hold the batch's prompts; rows are processed one by one."""
+
+PLAIN_INPUTS = frozenset({"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"})
+"""What transformers hands over for a call with nothing but token ids."""
+
+OTHER_METHODS = ("penalty_alpha", "dola_layers", "force_words_ids", "constraints")
+"""Options of `generate` that choose other decoding methods."""
 
 _warned: set[tuple[str, str]] = set()
 
@@ -98,6 +113,9 @@ def check_call(
         raise ValueError(
             f"num_beams is {config.num_beams}; judge decoding works with num_beams=1 (greedy or sampling)."
         )
+    others = [name for name in OTHER_METHODS if getattr(config, name, None) is not None]
+    if others:
+        raise ValueError(f"{', '.join(others)} asks for another decoding method; leave it out, or leave out judge=.")
     if input_ids.shape[1] == 0 or model_kwargs.get("inputs_embeds") is not None:
         raise ValueError("judge= needs input_ids with at least one token; inputs_embeds cannot be shared with a draft.")
     if not model_kwargs.get("use_cache", True):
@@ -120,7 +138,7 @@ def check_call(
             "assistant_ensemble_weight and judge= are both acceptance rules; use judge='ensemble:W' alone."
         )
     if input_ids.shape[0] > 1:
-        check_batch(config, model_kwargs)
+        check_batch(config, processors, model_kwargs)
     if config.output_attentions or config.output_hidden_states:
         raise ValueError(
             "judge= does not return attentions or hidden states; leave out output_attentions/hidden_states."
@@ -130,12 +148,40 @@ def check_call(
         raise ValueError(f"{', '.join(stateful)} must see each emitted token once; it cannot be used with judge=.")
 
 
-def check_batch(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+def check_batch(config: GenerationConfig, processors: LogitsProcessorList, model_kwargs: dict[str, Any]) -> None:
     """Refuse what works with one sequence only."""
+    extra = other_inputs(model_kwargs)
+    if extra:
+        raise ValueError(
+            f"The batch has other inputs than token ids ({', '.join(extra)}), which judge decoding takes for one "
+            "sequence at a time."
+        )
+    bound = [type(p).__name__ for p in processors if type(p).__name__ in ROW_BOUND_PROCESSORS]
+    if bound:
+        raise ValueError(f"{', '.join(bound)} works with judge= for one sequence at a time, not for a batch.")
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
         raise ValueError("output_scores and output_logits are returned for one sequence at a time, not for a batch.")
     if model_kwargs["past_key_values"].get_seq_length() > 0:
         raise ValueError("A batch of several sequences cannot start from a given past_key_values; leave it out.")
+
+
+def other_inputs(model_kwargs: dict[str, Any]) -> list[str]:
+    """What a call has beside token ids and what follows from them."""
+    given = {name for name, value in model_kwargs.items() if value is not None}
+    return sorted(given - PLAIN_INPUTS) + (["position_ids"] if _own_positions(model_kwargs) else [])
+
+
+def _own_positions(model_kwargs: dict[str, Any]) -> bool:
+    """Whether position_ids are others than the places of the tokens in their text."""
+    given, mask = model_kwargs.get("position_ids"), model_kwargs.get("attention_mask")
+    if given is None:
+        return False
+    if mask is None:
+        mask = torch.ones(given.shape[-2:], dtype=torch.long, device=given.device)
+    if given.shape[-1] != mask.shape[-1]:
+        return True
+    usual = (mask.cumsum(-1) - 1).expand_as(given)
+    return bool(((given != usual) & mask.bool().expand_as(given)).any())
 
 
 def check_ragged(*models: PreTrainedModel | None) -> None:
@@ -143,13 +189,10 @@ def check_ragged(*models: PreTrainedModel | None) -> None:
     for model in models:
         if model is None:
             continue
-        kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-        others = sorted(kinds - {"full_attention", "sliding_attention"})
-        if others or "position_ids" not in inspect.signature(type(model).forward).parameters:
-            found = f"has {', '.join(others)} layers" if others else "takes no position_ids"
+        reason = why_not_ragged(model)
+        if reason is not None:
             raise ValueError(
-                f"{type(model).__name__} {found}, so that rows of different length cannot share a cache; decode one "
-                "sequence at a time."
+                f"{reason}, so that rows of different length cannot share a cache; decode one sequence at a time."
             )
 
 

@@ -61,7 +61,7 @@ def continue_texts(
     """What the model writes behind each text, the end token included.
 
     Args:
-        model: one that takes static caches (`engine.forward.why_not_static`).
+        model: one that takes static caches (`engine.suitability.why_not_static`).
         texts: token ids, at least one each.
         rooms: most new tokens of each text.
         ends: tokens that end a text.

@@ -45,7 +45,16 @@ class FixedLength:
 
 
 class HeuristicLength(FixedLength):
-    """transformers' schedule: two more after a fully accepted block, else one less."""
+    """transformers' schedule: two more after a fully accepted block, else one less.
+
+    Args:
+        gamma: to begin with.
+        longest: never more than this.
+    """
+
+    def __init__(self, gamma: int, longest: int | None = None) -> None:
+        super().__init__(gamma)
+        self._longest = longest
 
     def observe(
         self,
@@ -56,6 +65,8 @@ class HeuristicLength(FixedLength):
     ) -> None:
         """Adapt gamma."""
         self.gamma = self.gamma + 2 if list(accepted) == list(drafted) else max(1, self.gamma - 1)
+        if self._longest is not None:
+            self.gamma = min(self.gamma, self._longest)
 
 
 class AdaptiveLength(FixedLength):

@@ -79,12 +79,18 @@ class Draft:
     scores: Tensor | None = None  # (rows, gamma, vocab)
 
 
-def draft_length(settings: DraftSettings, watches: bool) -> FixedLength:
-    """The length of blocks under a schedule; `watches`: an adaptive one may look at each token while drafting."""
+def draft_length(settings: DraftSettings, watches: bool, longest: int | None = None) -> FixedLength:
+    """The length of blocks under a schedule.
+
+    Args:
+        settings: of the drafts.
+        watches: an adaptive one may look at each token while drafting.
+        longest: bounds a schedule that grows.
+    """
     gamma, schedule = settings.num_assistant_tokens, settings.num_assistant_tokens_schedule
     if schedule == "constant":
         return FixedLength(gamma)
-    return AdaptiveLength(gamma, watches) if schedule == "adaptive" else HeuristicLength(gamma)
+    return AdaptiveLength(gamma, watches) if schedule == "adaptive" else HeuristicLength(gamma, longest)
 
 
 class Drafter(Protocol):

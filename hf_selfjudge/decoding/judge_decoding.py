@@ -221,7 +221,7 @@ class JudgeDecoding:
             raise RuntimeError("Only a draft model has a draft length.")
         watches = self.draft.device.type != "cuda"  # a look at each token costs a GPU more than it gains
         if caches.settings.num_assistant_tokens_schedule != "adaptive":
-            return draft_length(caches.settings, watches)
+            return draft_length(caches.settings, watches, caches.longest_draft if caches.static else None)
         kept = _learned.setdefault(self.draft, {})
         key = (self.mode, str(self.rule), caches.settings, len(caches.padding), caches.static)
         if key not in kept:

@@ -94,6 +94,7 @@ class StaticModel:
         self.lengths = [*(self.lengths[row] for row in rows), *padding]
         self._padding = [*(self._padding[row] for row in rows), *padding]
         kept = [self._slot[row] for row in rows]
+        self._slots = max(self._slots, self._forward.slots(len(self.lengths)))  # fewer were in use for a while
         free = sorted(set(range(self._slots)) - set(kept))
         self._slot = kept + free[: len(padding)]
         self._index = torch.tensor(self._slot, device=self.model.device)
@@ -103,22 +104,28 @@ class StaticModel:
         give_back(self.model, self._forward)
 
     def _prefill(self, texts: Texts, begins: list[int], ends: list[int]) -> None:
-        """Read each text from `begins[row]` to `ends[row]`; what pads shorter rows is written over later."""
-        rows = range(len(ends))
-        fresh = [row for row in rows if begins[row] < ends[row]]
-        if any(begins) and not any(begins[row] for row in fresh):  # others have been going for a while
-            self._read_apart(fresh, self._cut(texts, fresh, begins, ends))
+        """Read each text from `begins[row]` to `ends[row]`."""
+        unread = [row for row in range(len(ends)) if begins[row] < ends[row]]
+        new = [row for row in unread if begins[row] == 0]
+        if new and any(begins):  # others have been going for a while
+            self._read_apart(new, self._beginnings(texts, new, ends))
+            unread = [row for row in unread if begins[row] > 0]
+        if not unread:
             return
-        ids = self._cut(texts, rows, begins, ends)
-        positions = torch.tensor(begins)[:, None] + torch.arange(ids.shape[1])
+        width = max(ends[row] - begins[row] for row in unread)
+        last = torch.tensor(ends)[:, None] - 1
+        positions = torch.tensor(begins)[:, None] + torch.arange(width)
+        positions = positions.minimum(last).clamp(min=0)  # who has less to read reads its last token again
+        places = torch.tensor(self._padding)[:, None] + positions
+        ids = self._known(texts.ids.gather(1, places.to(texts.device, non_blocking=True)))
         self._forward.prefill(self._in_slots(ids), self._in_slots(positions))
 
-    def _cut(self, texts: Texts, rows: Sequence[int], begins: list[int], ends: list[int]) -> Tensor:
-        """Some rows' tokens from `begins[row]` to `ends[row]`, padded on the right. (rows, most of them)"""
-        width = max(ends[row] - begins[row] for row in rows)
+    def _beginnings(self, texts: Texts, rows: Sequence[int], ends: list[int]) -> Tensor:
+        """Some rows' tokens up to `ends[row]`, padded on the right. (rows, most of them)"""
+        width = max(ends[row] for row in rows)
         parts = []
         for row in rows:
-            part = texts[row][:, self._padding[row] + begins[row] : self._padding[row] + ends[row]]
+            part = texts[row][:, self._padding[row] : self._padding[row] + ends[row]]
             parts.append(F.pad(part, (0, width - part.shape[1])))
         return self._known(torch.cat(parts))
 

@@ -37,7 +37,7 @@ class Stopper:
         `scores` are those of the whole response with all of `new_tokens`; a criterion sees them up to its token.
         """
         length = input_ids.shape[1]
-        count = min(len(new_tokens), self.max_length - length)
+        count = max(1, min(len(new_tokens), self.max_length - length))  # the first token is there when anybody asks
         done = length + count >= self.max_length
         for index, token in enumerate(new_tokens[:count]):
             if token in self._eos_token_ids:

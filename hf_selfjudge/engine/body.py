@@ -18,10 +18,9 @@ from ..attention import attention_masks
 from ..lm_head import head_inputs
 from . import kernels
 from .row_cache import RowCache
+from .suitability import FIXED_ROPE, has_hooks, rope_types
 
 FUSABLE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-FIXED_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings that depend on nothing but the position."""
 
 
 class FusedBody:
@@ -132,14 +131,16 @@ def why_not_fusable(model: PreTrainedModel) -> str | None:
     config = model.config
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}"
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in FIXED_ROPE:
-        return f"its rotary embedding is {rope}"
+    changing = sorted(rope_types(config) - FIXED_ROPE)
+    if changing:
+        return f"its rotary embedding is {', '.join(changing)}"
     linear = [module for name, module in model.model.named_modules() if name.endswith("_proj")]
     if any(type(module) is not nn.Linear or type(module.weight) is not nn.Parameter for module in linear):
         return "its linear layers are quantised, sharded or adapted"
     if any(hasattr(module, "_hf_hook") for module in model.modules()):
         return "it is dispatched over several devices"
+    if has_hooks(model):
+        return "it has hooks"
     if len({parameter.dtype for parameter in model.parameters()}) > 1:
         return "its parameters have several dtypes"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel
 
 from .body import FusedBody, PlainBody, why_not_fusable
 from .row_cache import RowCache, cache_bytes
+from .suitability import has_hooks
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class Forward:
         else:
             logger.info("%s runs its own layers: %s.", type(model).__name__, reason)
             self._body = PlainBody(model, self.cache)
-        self._use_graphs = model.device.type == "cuda"
+        self._hooked = has_hooks(model)  # hooks run in eager forwards only
+        self._use_graphs = model.device.type == "cuda" and not self._hooked
         self._graphs: dict[tuple[int, int, int], Captured] = {}
         self._pool: Any = None
         self._weights = weight_addresses(model)  # after fusing, which moves them
@@ -82,10 +83,10 @@ class Forward:
         }
 
     def fits(self, model: PreTrainedModel, rows: int, capacity: int) -> bool:
-        """Whether a call with these needs can use this; not if the model's weights were replaced or moved."""
+        """Whether a call can use this; not if the weights were replaced or moved since, or hooks came or left."""
         least = rounded(capacity)
         room = rows <= self.cache.rows <= SLACK * rows and least <= self.cache.capacity <= SLACK * least
-        return room and self._weights == weight_addresses(model)
+        return room and self._weights == weight_addresses(model) and self._hooked == has_hooks(model)
 
     def slots(self, rows: int) -> int:
         """Rows of the cache to use for this many texts: all, a half, a quarter, ..., so that graphs have few shapes."""
@@ -157,23 +158,6 @@ def release(model: PreTrainedModel | None = None) -> None:
         _idle.clear()
     else:
         _idle.pop(model, None)
-
-
-def why_not_static(model: PreTrainedModel) -> str | None:
-    """What keeps a model from a static cache, or None."""
-    name, config = type(model).__name__, model.config.get_text_config()
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"})
-    if others:
-        return f"{name} has {', '.join(others)} layers"
-    if "position_ids" not in inspect.signature(type(model).forward).parameters:
-        return f"{name} takes no position_ids"
-    if config._attn_implementation not in ("sdpa", "eager"):
-        return f"{name} uses {config._attn_implementation} attention; sdpa and eager take masks"
-    if any(hasattr(module, "_hf_hook") for module in model.modules()):
-        return f"{name} is dispatched over several devices"
-    if not hasattr(config, "num_attention_heads") or not hasattr(config, "num_hidden_layers"):
-        return f"{name}'s config does not tell its heads and layers"
-    return None
 
 
 def why_too_large(models: Sequence[PreTrainedModel], rows: int, length: int) -> str | None:

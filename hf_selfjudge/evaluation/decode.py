@@ -17,7 +17,8 @@ import torch
 from ..decoding.caches import NoStaticCaches, RowCaches
 from ..decoding.drafting import DraftSettings
 from ..decoding.statistics import PHASES, JudgeStats
-from ..engine.forward import why_not_static, why_too_large
+from ..engine.forward import why_too_large
+from ..engine.suitability import why_not_static
 from ..rules import Rule
 from .providers import Task
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from transformers import GenerationConfig, PreTrainedModel
 
 from ..decoding.continuation import Trunks, continue_texts
-from ..engine.forward import why_not_static
+from ..engine.suitability import why_not_static
 from .records import Response
 from .storage.progress import counted
 

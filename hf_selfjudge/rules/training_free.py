@@ -17,13 +17,13 @@ from .base import Rule, require
 
 @dataclass(frozen=True)
 class ExactMatch(Rule):
-    """The drafted token is the target's most likely one."""
+    """Exact decoding: the drafted token is the target's most likely one; when sampling, `RejectionSampling`."""
 
     by_place = True
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        return block.draft_tokens == block.target_choice
+        return alignment(block)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RejectionSampling(Rule):
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
         if block.uniforms is None:
-            return ExactMatch().accept(block)
+            return _matches(block)
         p = block.draft_log_p.exp()
         return block.uniforms < (p if block.q_scores is None else p / block.draft_log_q.exp())
 
@@ -180,10 +180,15 @@ class FLy(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        match = ExactMatch().accept(block) & block.drafted
+        match = _matches(block) & block.drafted
         top = block.p_scores[:, :-1].float().topk(self.top, dim=-1).values.log_softmax(-1)
         unsure = entropy(top) / math.log(self.top) >= self.entropy_threshold
         # following[j]: d_{j+1} .. d_{j+window} all match, False where they leave the block
         padded = torch.nn.functional.pad(match, (0, self.window), value=False)
         following = padded.unfold(-1, self.window, 1)[:, 1 : match.shape[1] + 1].all(-1)
         return match | (unsure & following)
+
+
+def _matches(block: Block) -> Tensor:
+    """Where the drafted token is the target's most likely one. (batch, gamma) bool"""
+    return block.draft_tokens == block.target_choice
