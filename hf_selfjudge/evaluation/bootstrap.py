@@ -7,7 +7,8 @@ not count. Pure numpy; knows nothing of rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,11 +64,11 @@ def estimate(measured: Measured) -> Figures:
     return figures(measured, np.ones((1, measured.scores.shape[1])))
 
 
-def resample(tasks: Sequence[Measured], resamples: int, seed: int) -> list[Figures]:
-    """The figures of each task over resamples of its items."""
+def resample(tasks: Mapping[str, Measured], resamples: int, seed: int) -> list[Figures]:
+    """The figures of each task, by name, over resamples of its items; the order of the tasks does not matter."""
     found = []
-    for number, measured in enumerate(tasks):
-        rng = np.random.default_rng((seed, number))
+    for name, measured in tasks.items():
+        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
         items = measured.scores.shape[1]
         parts = []
         for first in range(0, resamples, _CHUNK):

@@ -36,7 +36,7 @@ def add_compare(commands: Any) -> None:
     add = parser.add_argument
     add("--target", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
     add("--draft", default="playground", help="folder, Hub id, or playground (default: %(default)s)")
-    add("--rules", action="append", required=True, help="see below; exact is always there; may be repeated")
+    add("--rules", action="append", help="see below; exact is always there; may be repeated")
     add(
         "--tasks",
         action="append",
@@ -73,8 +73,8 @@ def add_compare(commands: Any) -> None:
     add("--workers", type=int, default=1, help="processes, each with its own copy of the pair (default: %(default)s)")
     add("--score-workers", type=int, default=0, help="processes that score answers (default: one per core)")
     add("--decode-only", action="store_true", help="decode what is missing; no score, no report, no program is run "
-        "(with --test chosen, selection items are scored). The same command without it, also on another machine, "
-        "goes on from there")  # fmt: skip
+        "(with another --test than all, selection items are scored). The same command without it, also on another "
+        "machine, goes on from there")  # fmt: skip
     add("--score-only", action="store_true", help="score the answers that are there; decode nothing, no report")
     add("--mix", action="store_true", help="decode although other answers were made with another device or versions")
     add("--intervals", action="store_true", help="draw intervals in the figure")
@@ -89,6 +89,8 @@ def run_compare(
     """Compare and report; the last line of stdout is one JSON document."""
     if redraw + decode_only + score_only > 1:
         raise ValueError("Several of --redraw, --decode-only and --score-only are given; give one of them.")
+    if not redraw and not options["rules"]:
+        raise ValueError("--rules is missing: the rules to compare, such as 'training-free,judge:FOLDER@sweep'.")
     from .page import report
 
     whole = not (decode_only or score_only)
@@ -131,7 +133,11 @@ def _compare(out: Path, decode: bool, report: bool, **options: Any) -> dict[str,
     logging.disable_progress_bar()  # one bar is enough
     bench = {name: options.pop(name) for name in BenchSettings.__dataclass_fields__}
     options["tasks"] = options["tasks"] or ["playground"]
-    options["shares"] = tuple(float(share) for share in (options.get("shares") or "").split(",") if share)
+    shares = [share.strip() for share in (options.get("shares") or "").split(",") if share.strip()]
+    try:
+        options["shares"] = tuple(map(float, shares))
+    except ValueError:
+        raise ValueError(f"--shares is {options['shares']!r}, expected numbers such as 0.2,0.4,0.6.") from None
     for name in ("rules", "tasks", "selection_tasks", "also"):
         options[name] = tuple(options[name] or ())
     return compare(CompareSettings(bench=BenchSettings(**bench), **options), out, decode=decode, report=report)

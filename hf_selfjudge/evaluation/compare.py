@@ -59,6 +59,8 @@ def compare(
             run.decode(bench, _flat(jobs))
             run.score(_flat(jobs))
             selection = run.table(jobs["selection"])
+            if not selection.scored:
+                raise ValueError("No selection task has a score, so nothing can be chosen; give other tasks.")
             if settings.test == "none":
                 return {"computed": run.computed(), "selection": selected(run.plan, points, selection)}
             tested = _chosen(run.plan, points, always, selection)
@@ -191,8 +193,6 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
 
 def _chosen(plan: Plan, points: Sequence[Point], always: set[int], selection: Table) -> list[int]:
     """The points to test: exact decoding, what criteria choose for each method, and those the user named."""
-    if not selection.scored:
-        raise ValueError("No selection task has a score, so no point can be chosen; give other --selection-tasks.")
     pooled = [selection.rows(index)["pooled"] for index in range(len(points))]
     found = {EXACT, *always}
     for members in group_methods(plan, points).values():

@@ -157,9 +157,10 @@ def verdict(found: dict[str, Any], rules: Sequence[str], chosen_on: str) -> str:
 def _place(entry: dict[str, Any], rules: Sequence[str]) -> str:
     """A point's figures in words."""
     test = entry["test"]
-    change = test["score_difference"]
+    change, ratio = test["score_difference"], test["length_ratio"]
+    times = "" if ratio is None else f"{ratio['estimate']:.2f} times exact decoding, "
     return (
         f"{test['accepted_per_cycle']['estimate']:.2f} draft tokens kept per cycle, "
-        f"{test['length_ratio']['estimate']:.2f} times exact decoding, score {100 * change['estimate']:+.2f} points "
+        f"{times}score {100 * change['estimate']:+.2f} points "
         f"[{100 * change['low']:+.2f}, {100 * change['high']:+.2f}] (rule {rules[entry['point']]})"
     )

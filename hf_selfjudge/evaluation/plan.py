@@ -15,7 +15,7 @@ from .lengths import short_prompts
 from .providers import Part, Task, TaskRequest, model_folder, parse_tasks
 from .settings import CompareSettings
 from .store import FORMAT, ModelRecords, answers_path, model_fingerprint, scores_path, task_fingerprint
-from .workers import Job
+from .workers import BenchSettings, Job
 
 ROLES = ("target", "draft")
 log = logging.getLogger(__name__)
@@ -88,15 +88,8 @@ class Plan:
 
 def make_plan(settings: CompareSettings, out: Path) -> Plan:
     """Check everything that can be checked without a model."""
-    import torch
-
     bench = settings.bench
-    if bench.dtype != "auto" and not isinstance(getattr(torch, bench.dtype, None), torch.dtype):
-        raise ValueError(f"dtype is {bench.dtype!r}, expected auto or a torch dtype such as float32 or bfloat16.")
-    try:
-        torch.device(bench.device)
-    except RuntimeError:
-        raise ValueError(f"device is {bench.device!r}, expected a torch device such as cpu, cuda or cuda:1.") from None
+    check_bench(bench)
     also = parse_rules(settings.also, bench.gamma)[1:] if settings.also else []
     specs = list(dict.fromkeys([*parse_rules(settings.rules, bench.gamma), *also]))
     test = [
@@ -140,6 +133,21 @@ def _prepare(plan: Plan) -> None:
     plan.shared_prompts = len(prompts.get("selection", set()) & prompts["test"])
     if plan.shared_prompts:
         log.warning("%d prompts are both selection and test items; choose points on others.", plan.shared_prompts)
+
+
+def check_bench(bench: BenchSettings) -> None:
+    """Refuse a dtype or device that no model can have."""
+    import torch
+
+    dtype = None if bench.dtype == "auto" else getattr(torch, bench.dtype, None)
+    if bench.dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype is {bench.dtype!r}, expected auto or a torch dtype such as float32 or bfloat16.")
+    try:
+        kind = torch.device(bench.device).type
+    except RuntimeError:
+        kind = "meta"
+    if kind == "meta":
+        raise ValueError(f"device is {bench.device!r}, expected a torch device such as cpu, cuda or cuda:1.")
 
 
 def check_device(name: str) -> None:

@@ -66,13 +66,14 @@ class CompareSettings:
             if found not in known:
                 raise ValueError(f"{name} is {found!r}, expected one of {', '.join(known)}.")
         counts = {"items": self.items, "resamples": self.resamples}
-        counts |= {name: getattr(self.bench, name) for name in ("gamma", "batch_size", "workers")}
         for name in ("selection_items", "max_prompt_tokens"):
             counts[name] = 1 if getattr(self, name) is None else getattr(self, name)
-        counts["max_new_tokens"] = 1 if self.bench.max_new_tokens is None else self.bench.max_new_tokens
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"{name.replace('_', '-')} is {count}, expected at least 1.")
+        for name in ("seed", "selection_seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name.replace('_', '-')} is {getattr(self, name)}, expected at least 0.")
         if self.score_workers < 0:
             raise ValueError(f"score-workers is {self.score_workers}, expected 0 (one per core) or more.")
         if not self.margin >= 0:

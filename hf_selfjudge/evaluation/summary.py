@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .grammar import Point
+from .judges import weights_hash
 from .matched import CRITERIA, choose, match, verdict
 from .plan import Plan, judge_labels, shorten
 from .provenance import KEYS, kinds
@@ -74,6 +75,7 @@ def summarise(plan: Plan, points: list[Point], measured: Measurements) -> dict[s
         "settings": asdict(settings),
         "conditions": _conditions(plan, measured.made_with),
         "judges": {names[folder]: folder for folder in names},
+        "weights": {folder: weights_hash(plan.judges[folder]) for folder in names},
         "pooled_over": test.scored,
         "methods": methods,
         "points": [

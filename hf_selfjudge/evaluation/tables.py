@@ -37,10 +37,10 @@ class Table:
         """Resample the outcomes of all rules (the lists' order) on each task."""
         measured = [_measured(found) for found in outcomes.values()]
         others = [
-            {name: _resampled(_measured(found, name), resamples, seed) for name in found[EXACT].others}
-            for found in outcomes.values()
+            {name: _resampled(task, _measured(found, name), resamples, seed) for name in found[EXACT].others}
+            for task, found in outcomes.items()
         ]
-        samples = resample(measured, resamples, seed)
+        samples = resample(dict(zip(outcomes, measured, strict=True)), resamples, seed)
         return cls(list(outcomes), list(outcomes.values()), [*map(estimate, measured)], samples, others)
 
     @property
@@ -112,8 +112,8 @@ def _measured(outcomes: Sequence[Outcome], name: str | None = None) -> Measured:
     )
 
 
-def _resampled(measured: Measured, resamples: int, seed: int) -> tuple[Figures, Figures]:
-    return estimate(measured), resample([measured], resamples, seed)[0]
+def _resampled(task: str, measured: Measured, resamples: int, seed: int) -> tuple[Figures, Figures]:
+    return estimate(measured), resample({task: measured}, resamples, seed)[0]
 
 
 def _scores(found: Figures, samples: Figures, rule: int) -> dict[str, Any]:

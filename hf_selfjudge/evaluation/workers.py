@@ -42,6 +42,12 @@ class BenchSettings:
     max_new_tokens: int | None = None
     """Longest answer; each task's own if None."""
 
+    def __post_init__(self) -> None:
+        for name in ("gamma", "batch_size", "workers", "max_new_tokens"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name.replace('_', '-')} is {count}, expected at least 1.")
+
 
 @dataclass(frozen=True, eq=False)
 class Job:

@@ -31,11 +31,15 @@ _HOW = (
 def record(folder: Path, comparisons: Sequence[Path]) -> None:
     """Keep what some comparisons (compare.json) measured with the judge in `folder`, in its measured.json."""
     name = folder.resolve().name
+    from ..evaluation.judges import weights_hash
+    from ..judge import SelfJudgeVerifier
+
+    weights = weights_hash(SelfJudgeVerifier.from_pretrained(folder))
     found = []
     for path in comparisons:
         try:
             results = json.loads(path.read_text(encoding="utf-8"))
-            found.append(extract(results, name))
+            found.append(extract(results, name, weights))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"{path} is not the compare.json of a finished comparison ({error!r}). Run `selfjudge compare` first."
@@ -44,12 +48,22 @@ def record(folder: Path, comparisons: Sequence[Path]) -> None:
     write_text(folder / FILE, json.dumps(kept, indent=1) + "\n")
 
 
-def extract(results: dict[str, Any], name: str) -> dict[str, Any]:
-    """The points of a comparison that ask the judge called `name`, exact decoding first, and its conditions."""
+def extract(results: dict[str, Any], name: str, weights: str | None = None) -> dict[str, Any]:
+    """The points of a comparison that ask the judge called `name`, exact decoding first, and its conditions.
+
+    Args:
+        results: compare.json.
+        name: the judge's folder, without its path.
+        weights: hash of its weights, which must be those that were compared, where the comparison tells.
+    """
     folders = asks(results, name)
     if len(folders) != 1:
         known = ", ".join(results["judges"].values()) or "none"
         raise ValueError(f"The comparison has {len(folders)} judges named {name} ({known}), expected one.")
+    if weights is not None and results.get("weights", {}).get(folders[0], weights) != weights:
+        raise ValueError(
+            f"The comparison asked another judge named {name}, with other weights than this one; compare this one."
+        )
     asked = re.compile(rf"judge:{re.escape(folders[0])}(?=$|[@&|+])")
     bench, conditions = results["settings"]["bench"], results["conditions"]
     points = [

@@ -37,6 +37,8 @@ def read_rows(file: str, count: int | None, seed: int) -> list[Row]:
         "prompt": "article",
         "reference": '{"article": article, "highlights": highlights}',
     }
+    if count is not None and count < 2:
+        raise ValueError(f"count is {count}, expected at least 2: highlights of another article are needed.")
     references = [json.loads(row["reference"]) for row in documents(source, data_files=file)]
     random.Random(seed).shuffle(references)
     if len(references) < max(2, count or 0):

@@ -115,7 +115,14 @@ class Pair:
         """Where whole models are put."""
         import torch
 
-        return torch.device(self._device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        asked = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            found = torch.device(asked)
+        except RuntimeError:
+            raise ValueError(f"device is {asked!r}, expected a torch device such as cpu, cuda or cuda:1.") from None
+        if found.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device is {asked!r}, but no CUDA device can be used here; leave out --device.")
+        return found
 
     @property
     def hidden_size(self) -> int:

@@ -56,10 +56,14 @@ class DemoSettings:
 
 def run(settings: DemoSettings, out: Path, console: Console | None = None) -> dict[str, Any]:
     """Run the demo, print it, and write `results.json` and `index.html` to `out`; returns the results."""
+    from hf_selfjudge.config import JudgeConfig
+
+    from . import ASSETS
     from .page import write_page
 
     console = console or Console()
     begun = time.perf_counter()
+    JudgeConfig.load(ASSETS / "judge" / "config.json").theta(settings.threshold)  # refuses an unknown one
     with ProcessPoolExecutor(settings.workers, get_context("spawn"), _start_worker, (settings,)) as pool:
         jobs = _submit(pool, settings)
         samples = show_samples(settings, console)  # while the workers are busy

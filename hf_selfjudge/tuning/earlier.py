@@ -19,7 +19,9 @@ FILE = "evidence.safetensors"
 _ANSWERS = ("kept", "resemblance", "prompts")
 
 
-def write(folder: Path, evidence: Evidence, conditions: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
+def write(
+    folder: Path, evidence: Evidence, conditions: Mapping[str, Any], counts: Mapping[str, Any], runs: Sequence[str]
+) -> None:
     """Write a run's evidence.
 
     Args:
@@ -27,17 +29,18 @@ def write(folder: Path, evidence: Evidence, conditions: Mapping[str, Any], count
         evidence: what was found.
         conditions: what another run must have in common with this one, JSON values.
         counts: figures about the answers, JSON values.
+        runs: marks of the runs whose answers these are.
     """
     from safetensors.torch import save_file
 
     tensors = {name: getattr(evidence, name) for name in _ANSWERS} | evidence.decisions.tensors
-    known = {"conditions": json.dumps(conditions), "counts": json.dumps(counts)}
+    known = {"conditions": json.dumps(conditions), "counts": json.dumps(counts), "runs": json.dumps(list(runs))}
     with atomic_path(folder / FILE) as path:
         save_file({name: column.contiguous() for name, column in tensors.items()}, path, metadata=known)
 
 
-def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[str, Any]]:
-    """The evidence and the counts of an earlier run.
+def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[str, Any], list[str]]:
+    """The evidence and the counts of an earlier run, and the marks of the runs in it.
 
     Raises:
         ValueError: if there is none, or if it was found under other conditions.
@@ -49,7 +52,7 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[st
             known = file.metadata() or {}
             answers = {name: file.get_tensor(name) for name in _ANSWERS}
             decisions = Decisions.read(file.get_tensor)
-        theirs, counts = json.loads(known["conditions"]), json.loads(known["counts"])
+        theirs, counts, runs = (json.loads(known[name]) for name in ("conditions", "counts", "runs"))
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise ValueError(
             f"{folder} holds no evidence ({FILE}) of an earlier `selfjudge tune`: {error}. Name such a run's --out."
@@ -61,7 +64,24 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[st
                 f"{folder} was explored with {name} = {theirs.get(name)!r}, this run has {value!r}; only runs alike "
                 f"in {', '.join(mine)} can be counted together."
             )
-    return Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts
+    return Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts, runs
+
+
+def check_apart(runs: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Refuse folders that hold the same run's answers: each is counted once.
+
+    Args:
+        runs: folders, and the marks of the runs in each.
+    """
+    owner: dict[str, str] = {}
+    for folder, marks in runs:
+        for mark in marks:
+            if mark in owner:
+                raise ValueError(
+                    f"{folder} and {owner[mark]} hold answers of the same run, which would count twice; name each run "
+                    "once (a folder made by --with holds the other's answers too)."
+                )
+            owner[mark] = folder
 
 
 def join(runs: Sequence[tuple[Evidence, Mapping[str, Any]]]) -> tuple[Evidence, dict[str, Any]]:
@@ -82,9 +102,9 @@ def _total(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for one in counts:
         sources.update(one["sources"])
     found: dict[str, Any] = {"prompts": sum(sources.values()), "sources": dict(sources)}
-    found |= {name: sum(one[name] for one in counts) for name in ("answers", "decisions", "new_tokens", "voted")}
-    found["resemblance"] = sum(one["resemblance"] * one["answers"] for one in counts) / found["answers"]
-    voted = [one for one in counts if one["voted"]]
-    for name in ("kept", "exact_kept"):
-        found[name] = sum(one[name] * one["voted"] for one in voted) / found["voted"] if voted else None
+    sums = ("answers", "decisions", "new_tokens", "voted", "exact_voted")
+    found |= {name: sum(one[name] for one in counts) for name in sums}
+    for name, by in (("resemblance", "answers"), ("kept", "voted"), ("exact_kept", "exact_voted")):
+        known = [one for one in counts if one[by]]
+        found[name] = sum(one[name] * one[by] for one in known) / found[by] if known else None
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..evaluation.plan import check_device
 from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
@@ -83,6 +84,8 @@ def explore(explored: Explored, parts: Sequence[Part], progress: bool = True) ->
     due = [part for part in parts if read(part, explored.fingerprint) is None]
     total = sum(len(part.prompts) for part in due)
     with tqdm(total=total, unit="answer", desc="exploring", disable=not progress or not due) as bar:
+        if due:
+            check_device(explored.bench.device)
         if due and explored.bench.workers == 1:
             worker = Worker(explored)
             for part in due:
@@ -150,6 +153,11 @@ def _run(part: Part) -> int:
     return _worker["worker"].run(part)
 
 
+def _identity(part: Part) -> str:
+    """Which answers a part has: how prompts are divided depends on the device."""
+    return json.dumps([part.prompts, part.seed, part.share])
+
+
 def write(part: Part, fingerprint: str, rollout: Rollout) -> None:
     """Write a part's file."""
     from safetensors.torch import save_file
@@ -158,6 +166,7 @@ def write(part: Part, fingerprint: str, rollout: Rollout) -> None:
     # a lone surrogate, half of a character that was cut off, has no place in a file
     texts = [text.encode(errors="replace").decode() for text in rollout.texts]
     known = {"fingerprint": fingerprint, "texts": json.dumps(texts), "new_tokens": json.dumps(rollout.new_tokens)}
+    known["part"] = _identity(part)
     with atomic_path(part.path) as path:
         save_file(tensors, path, metadata=known)
 
@@ -169,7 +178,7 @@ def read(part: Part, fingerprint: str) -> Rollout | None:
     try:
         with safe_open(part.path, framework="pt") as file:
             known = file.metadata() or {}
-            if known.get("fingerprint") != fingerprint:
+            if known.get("fingerprint") != fingerprint or known.get("part") != _identity(part):
                 return None
             decisions = Decisions.read(file.get_tensor)
         rollout = Rollout(json.loads(known["texts"]), json.loads(known["new_tokens"]), decisions)

@@ -17,6 +17,7 @@ from ..checkers import get_checker
 from ..config import ModelReference
 from ..evaluation.grammar import parse_spec
 from ..evaluation.judges import Judges, weights_hash
+from ..evaluation.plan import check_bench
 from ..evaluation.store import mark, model_fingerprint
 from ..evaluation.workers import BenchSettings
 from ..files import write_text
@@ -25,7 +26,7 @@ from ..pipeline.prompts import load_prompts
 from ..pipeline.records import Prompt
 from ..pipeline.settings import PromptSettings
 from . import earlier
-from .effects import Effects, Evidence, effect_table, fit
+from .effects import FEWEST, FOLDS, Effects, Evidence, effect_table, fit
 from .explorer import SCALARS, Decisions
 from .judge import make_judge
 from .resemblance import resemblance
@@ -54,43 +55,58 @@ class TuneSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.share < 1.0:
             raise ValueError(f"share is {self.share!r}, expected a share in (0, 1): chance must decide.")
-        if self.rollouts < 2:
-            raise ValueError(f"rollouts is {self.rollouts!r}, expected at least 2, so that answers can be compared.")
+        if self.rollouts < 3:
+            raise ValueError(f"rollouts is {self.rollouts!r}, expected at least 3: answers are judged by the others.")
 
 
 def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, Any]:
     """Run (or finish) the exploration, and write the judge and `tune.json`; returns what the latter holds."""
     begun = time.perf_counter()
     bench = settings.bench
+    check_bench(bench)
+    spec = parse_spec(settings.rule, bench.gamma)
+    points = [] if spec.swept_judges else spec.points({})
+    if len(points) != 1:
+        raise ValueError(f"rule is {settings.rule!r}, expected one rule: no sweep, no list of values.")
+    if out.resolve() in [Path(folder).resolve() for folder in settings.earlier]:
+        raise ValueError(f"--with names the run's own folder {out}, whose answers count anyway; leave it out.")
     longest = bench.max_new_tokens or DEFAULT_LENGTH
     names = ModelSettings(target=bench.target, draft=bench.draft)
     pair = Pair(names)
     judges = _linear_judges(settings.judges, pair.hidden_size)
-    (point,) = parse_spec(settings.rule, bench.gamma).points({})
     prompts = load_prompts(settings.prompts, pair.tokenizer, pair.context, longest).prompts
     located = replace(bench, target=names.location("target"), draft=names.location("draft"))
     tokens = [prompt.tokens for prompt in prompts]
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
     hashes = [*map(weights_hash, judges)]
-    fingerprint = mark([decides, models, [Judges().identity(point), *hashes, settings.share, settings.seed], tokens])
+    rule = Judges().identity(points[0])
+    fingerprint = mark([decides, models, [rule, *hashes, settings.share, settings.seed], tokens])
     conditions = {
-        **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype")},
+        **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "max_new_tokens")},
         "models": models,
         "judges": hashes,
-        "rule": settings.rule,
+        "rule": rule,
         "share": settings.share,
     }
     others = [earlier.read(Path(folder), conditions) for folder in settings.earlier]
+    theirs = [*zip(settings.earlier, (runs for _, _, runs in others), strict=True)]
+    earlier.check_apart([*theirs, (str(out), [fingerprint])])
+    answers = len(prompts) * settings.rollouts + sum(len(evidence.kept) for evidence, _, _ in others)
+    if answers * (FOLDS - 1) // FOLDS < FEWEST:
+        raise ValueError(
+            f"{len(prompts)} prompts with {settings.rollouts} rollouts make {answers} answers, a fifth of them held "
+            f"out; expected at least {FEWEST} others. Give more prompts."
+        )
     explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
     parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
     explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
     found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
     evidence, counts = collect(prompts, found, settings.share, _encoder(pair.tokenizer))
-    evidence, counts = earlier.join([*others, (evidence, counts)])
-    earlier.write(out, evidence, conditions, counts)
+    evidence, counts = earlier.join([*((part, known) for part, known, _ in others), (evidence, counts)])
     effects, table = fit(evidence)
+    earlier.write(out, evidence, conditions, counts, [*(run for _, runs in theirs for run in runs), fingerprint])
     figures = {
         "settings": _described(settings),
         "seconds": {"exploring": round(seconds, 1), "all": round(time.perf_counter() - begun, 1)},
@@ -152,6 +168,7 @@ def collect(
         "resemblance": float(alike.mean()),
         "voted": int((~kept.isnan()).sum()),
         "kept": _mean([vote for vote in kept.tolist() if not math.isnan(vote)]),
+        "exact_voted": sum(found[0] is not None for found in votes.values()),
         "exact_kept": _mean([float(found[0]) for found in votes.values() if found[0] is not None]),
     }
     return evidence, counts

@@ -37,7 +37,7 @@ def test_weights_are_repeated_items():
 
 def test_the_distribution_is_that_of_a_slow_bootstrap():
     measured = made_up(25, seed=3)
-    (found,) = resample([measured], 4000, seed=1)
+    (found,) = resample({"task": measured}, 4000, seed=1)
     rng = random.Random(5)
     slow = []
     for _ in range(4000):
@@ -55,29 +55,31 @@ def test_the_distribution_is_that_of_a_slow_bootstrap():
 def test_rules_are_resampled_together():
     measured = made_up(30)
     twins = Measured(*(values[[0, 0]] for values in (measured.scores, measured.accepted, measured.cycles)))
-    (found,) = resample([twins], 500, seed=0)
+    (found,) = resample({"task": twins}, 500, seed=0)
     assert (found.score[:, 0] == found.score[:, 1]).all()
     assert (found.length[:, 0] == found.length[:, 1]).all()
     assert found.score[:, 0].std() > 0
 
 
 def test_tasks_are_resampled_apart_and_seeds_matter():
-    tasks = [made_up(30), made_up(30)]
+    tasks = {"one": made_up(30), "two": made_up(30)}
     a, b = resample(tasks, 300, seed=0)
     assert abs(np.corrcoef(a.score[:, 0], b.score[:, 0])[0, 1]) < 0.3
     again, other = resample(tasks, 300, seed=0)[0], resample(tasks, 300, seed=1)[0]
     assert (a.score == again.score).all()
     assert (a.score != other.score).any()
+    turned = resample(dict(reversed(tasks.items())), 300, seed=0)
+    assert (turned[1].score == a.score).all(), "the order in which tasks are given does not matter"
 
 
 def test_chunks_make_the_wanted_number():
-    assert resample([made_up(4)], 1500, seed=0)[0].score.shape == (1500, 3)
+    assert resample({"task": made_up(4)}, 1500, seed=0)[0].score.shape == (1500, 3)
 
 
 def test_the_interval_of_a_mean_is_the_normal_one():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(1, 400))
-    (found,) = resample([Measured(scores, np.ones((1, 400)), np.ones((1, 400)))], 4000, seed=0)
+    (found,) = resample({"task": Measured(scores, np.ones((1, 400)), np.ones((1, 400)))}, 4000, seed=0)
     half = 1.96 * scores.std() / 20
     assert interval(found.score[:, 0]) == pytest.approx((scores.mean() - half, scores.mean() + half), abs=0.01)
     assert interval(np.arange(101.0), 0.5) == (25.0, 75.0)

@@ -99,7 +99,6 @@ def test_items_in_both_sets_are_told(tmp_path, caplog):
         ({"test": "all", "also": ("topk:9",)}, "every rule is tested"),
         ({"test": "some"}, "test is 'some', expected one of all, chosen"),
         ({"max_prompt_tokens": 0}, "max-prompt-tokens is 0"),
-        ({"bench": replace(SETTINGS.bench, max_new_tokens=0)}, "max-new-tokens is 0"),
         ({"score_workers": -1}, "score-workers is -1"),
     ],
 )

@@ -254,15 +254,23 @@ def test_a_swept_judge_gets_its_thetas_once(tmp_path, monkeypatch):
         ({"margin": -1.0}, "margin is -1.0"),
         ({"items": 0}, "items is 0"),
         ({"bench": replace(BENCH, mode="alignment-only")}, "mode is 'alignment-only'"),
-        ({"bench": replace(BENCH, workers=0)}, "workers is 0"),
         ({"bench": replace(BENCH, dtype="float31")}, "dtype is 'float31'"),
+        ({"bench": replace(BENCH, dtype="int8")}, "dtype is 'int8'"),
         ({"bench": replace(BENCH, device="gpu")}, "device is 'gpu'"),
+        ({"bench": replace(BENCH, device="meta")}, "device is 'meta'"),
+        ({"seed": -1}, "seed is -1"),
     ],
 )
 def test_bad_settings_are_refused_before_any_model_is_loaded(changes, message, tmp_path, monkeypatch):
     monkeypatch.setattr(bench_module, "Bench", None)
     with pytest.raises(ValueError, match=message):
         compare(replace(SETTINGS, **changes), tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("name", ["gamma", "batch_size", "workers", "max_new_tokens"])
+def test_a_pair_needs_counts(name):
+    with pytest.raises(ValueError, match=f"{name.replace('_', '-')} is 0, expected at least 1"):
+        replace(BENCH, **{name: 0})
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path):

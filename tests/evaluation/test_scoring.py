@@ -29,7 +29,7 @@ def test_longer_prompts_are_left_out_for_all_rules(tmp_path, embedded, monkeypat
     assert len(kept) in (2, 3)
     whole, short = (compare(replace(ONE, max_prompt_tokens=limit), tmp_path, progress=False) for limit in (None, most))
     assert short["conditions"]["items"]["test"][WORDS]["left_out"] == 4 - len(kept)
-    assert "too long prompts left out" in report(short, tmp_path)[-1].read_text()
+    assert "prompts were too long)" in report(short, tmp_path)[-1].read_text()
     folder = tmp_path / "results" / "test" / "brief-word_problems"
     for rule in ("exact", "topk-2"):
         few, all_ = sorted(

@@ -56,6 +56,11 @@ def test_only_tested_points_of_this_judge_are_kept():
     assert found["items"] == {"lm_eval/a": 7, "lm_eval/b|c": 9}
     with pytest.raises(ValueError, match="0 judges named other"):
         extract(comparison(), "other")
+    known = {**comparison(), "weights": {"some/where/mine": "abc"}}
+    known["conditions"]["items"]["test"]["lm_eval/a"]["left_out"] = 2
+    assert extract(known, "mine", "abc")["items"] == {"lm_eval/a": 5, "lm_eval/b|c": 9}
+    with pytest.raises(ValueError, match="with other weights than this one"):
+        extract(known, "mine", "abd")
 
 
 def test_the_section(folder):

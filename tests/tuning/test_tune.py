@@ -21,7 +21,7 @@ from hf_selfjudge.tuning import tune as module
 from hf_selfjudge.tuning.effects import Effects
 from hf_selfjudge.tuning.explorer import SCALARS, Decisions, Explorer
 from hf_selfjudge.tuning.judge import make_judge
-from hf_selfjudge.tuning.rollouts import Explored, Part, Rollout, Worker, plan, read
+from hf_selfjudge.tuning.rollouts import Explored, Part, Rollout, Worker, plan, read, write
 from hf_selfjudge.tuning.tune import TuneSettings, collect, tune
 from hf_selfjudge.tuning.votes import vote
 
@@ -184,6 +184,10 @@ def test_an_earlier_run_on_other_prompts_counts_as_well(tuned, tmp_path):
         (found["voted"] * found["kept"] + alone["voted"] * (alone["kept"] or 0.0)) / both["voted"]
     )
     assert both["thresholds"] != found["thresholds"]
+    with pytest.raises(ValueError, match="answers of the same run, which would count twice"):
+        tune(settings(earlier=(str(tmp_path / "both"),)), tmp_path / "again", progress=False)
+    with pytest.raises(ValueError, match="names the run's own folder"):
+        tune(settings(earlier=(str(out),)), out, progress=False)
     ours, theirs = (earlier.read(folder, {"share": 0.7})[0] for folder in (out, tmp_path / "both"))
     assert torch.equal(theirs.resemblance[:84], ours.resemblance)
     assert torch.equal(theirs.prompts[:84], ours.prompts)
@@ -208,6 +212,17 @@ def test_parts_are_larger_where_places_are_refilled(tmp_path):
         assert [len(part.prompts) for part in parts if part.number == 1] == sizes
 
 
+def test_a_part_of_other_prompts_is_not_read(tmp_path):
+    part = Part(1, (0, 1), tmp_path / "part.safetensors", 3, 0.5)
+    decisions = Decisions(*(torch.zeros(0, dtype=dtype) for dtype in (torch.long, torch.bool, torch.long)),
+                          torch.zeros(0, len(SCALARS)))  # fmt: skip
+    write(part, "mark", Rollout(["a", "b"], [1, 1], decisions))
+    assert read(part, "mark").texts == ["a", "b"]
+    for other in (replace(part, prompts=(2, 3)), replace(part, seed=4), replace(part, share=0.6)):
+        assert read(other, "mark") is None
+    assert read(part, "another") is None
+
+
 def test_exact_decoding_is_the_first_rollout(tuned):
     from safetensors import safe_open
 
@@ -220,7 +235,13 @@ def test_exact_decoding_is_the_first_rollout(tuned):
     ("change", "message"),
     [
         ({"share": 1.0}, "share is 1.0, expected a share in"),
-        ({"rollouts": 1}, "rollouts is 1, expected at least 2"),
+        ({"rollouts": 2}, "rollouts is 2, expected at least 3"),
+        ({"prompts": PromptSettings(("playground/word_problems:4",))}, "4 prompts with 3 rollouts make 12 answers"),
+        ({"rule": "judge:playground@sweep"}, "expected one rule"),
+        ({"rule": "topk:2..3"}, "expected one rule"),
+        ({"bench": replace(BENCH, dtype="int8")}, "dtype is 'int8'"),
+        ({"bench": replace(BENCH, dtype="foo")}, "dtype is 'foo'"),
+        ({"bench": replace(BENCH, device="foo")}, "device is 'foo'"),
         ({"prompts": PromptSettings(("no-such-file.jsonl",))}, "no-such-file"),
         ({"rule": "nothing:3"}, "nothing"),
     ],
