@@ -75,7 +75,8 @@ class Explorer(Rule):
         """The same explorer with its parts on `device`."""
         self._rule = self._rule.to(device)
         self._judges = [judge.to(device) for judge in self._judges]
-        self._generator = torch.Generator(device).manual_seed(self._seed)
+        if self._generator is None or self._generator.device != device:  # every call of `generate` asks: lots go on
+            self._generator = torch.Generator(device).manual_seed(self._seed)
         return self
 
     def accept(self, block: Block) -> Tensor:

@@ -52,6 +52,14 @@ def test_decisions_are_the_mismatches_up_to_the_first_refusal(seed):
     assert list(zip(found.sequences.tolist(), found.taken.tolist(), found.gains.tolist(), strict=True)) == expected
 
 
+def test_lots_go_on_from_call_to_call():
+    asked = block([[1] * 4] * 2, [[2] * 4] * 2)
+    explorer = Explorer(Always(True), [], 0.5, 3)
+    masks = [explorer.to(torch.device("cpu")).accept(asked) for _ in range(3)]
+    assert not torch.equal(masks[0], masks[1]) or not torch.equal(masks[1], masks[2])
+    assert torch.equal(torch.cat(masks), lots(3, (6, 4)) < 0.5)
+
+
 def test_what_the_rule_refuses_or_nobody_drafted_is_no_decision():
     explorer = Explorer(parse_rule("topk:1"), [], 0.5, 0)
     explorer.accept(block([[1, 1]], [[2, 2]]))
