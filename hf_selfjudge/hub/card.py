@@ -83,8 +83,14 @@ def _use(config: JudgeConfig, names: dict[str, str | None], repo: str) -> dict[s
             f'target = AutoModelForCausalLM.from_pretrained("{target}")\n'
             f'draft = AutoModelForCausalLM.from_pretrained("{draft}")'
         )
-    tokenizer = "tokenizer=tokenizer, " if "+" in beside else ""
-    return {"loading": loading, "judge": made, "named": named, "with_tokenizer": tokenizer}
+    tokenizer, line = ("tokenizer=tokenizer, ", "    tokenizer=tokenizer,\n") if "+" in beside else ("", "")
+    return {
+        "loading": loading,
+        "judge": made,
+        "named": named,
+        "with_tokenizer": tokenizer,
+        "tokenizer_line": line,
+    }
 
 
 def metadata(config: JudgeConfig) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def test_a_judge_that_was_tuned_beside_a_rule_is_used_beside_it():
     card = str(judge_card(named_judge(labels={"rule": "floor:0.02+digits"}).config, repo_id="me/judge"))
     assert 'judge = "judge:me/judge@recall&floor:0.02+digits"' in card
     assert card.count("judge=judge, tokenizer=tokenizer, max_new_tokens=128)") == 1
-    assert '    judge="judge:me/judge@recall&floor:0.02+digits",\n    tokenizer=tokenizer, max_new_tokens=128,' in card
+    assert (
+        '    judge="judge:me/judge@recall&floor:0.02+digits",\n    tokenizer=tokenizer,\n    max_new_tokens=128,'
+        in card
+    )
     assert 'from_pretrained("me/judge")' not in card
     plain = str(judge_card(named_judge().config, repo_id="me/judge"))
     assert 'SelfJudgeVerifier.from_pretrained("me/judge")' in plain
