@@ -30,6 +30,9 @@ LOOK_AHEAD_FEATURES = frozenset({"next_hidden", *AHEAD_FEATURES})
 DRAFT_FEATURES = frozenset({"log_q", "kl_pq", "kl_qp"})
 """Features that need the draft's distribution and so cannot be had from prompt lookup."""
 
+EMBEDDED = "hf_selfjudge/playground/"
+"""Begins the names of models that come with the package."""
+
 MODES = ("two-stage", "judge-only", "alignment-only")
 """Who may accept a draft token: alignment or judge, the judge alone, alignment alone (exact decoding)."""
 

@@ -72,6 +72,11 @@ class Block:
         return self.p_scores[:, :-1].argmax(dim=-1)
 
     @cached_property
+    def matches(self) -> Tensor:
+        """Where the drafted token is the target's most likely one, by its scores. (batch, gamma) bool"""
+        return self.draft_tokens == self.target_choice
+
+    @cached_property
     def log_p(self) -> Tensor:
         """The target's log-probabilities at the drafted positions, by its scores. (batch, gamma, vocab)"""
         return self.p_scores[:, :-1].log_softmax(-1, dtype=torch.float32)
@@ -239,8 +244,7 @@ class _BlockView:
     @property
     def ahead_matches(self) -> Tensor:
         """How many of them in a row, from the next one on, are the target's choice. (batch, gamma)"""
-        matches = (self.block.target_choice == self.block.draft_tokens) & self.block.drafted
-        return _behind(matches.float()).cumprod(-1).sum(-1)
+        return _behind((self.block.matches & self.block.drafted).float()).cumprod(-1).sum(-1)
 
     @cached_property
     def log_p_behind(self) -> tuple[Tensor, ...]:

@@ -63,13 +63,6 @@ def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:
 def _demo(items: int, gamma: int, threshold: str, workers: int, out: Path) -> None:
     from ..playground.demo import DemoSettings
     from ..playground.demo import run as run_demo
+    from ..rules.spec import as_threshold
 
-    run_demo(DemoSettings(items=items, gamma=gamma, threshold=_threshold(threshold), workers=workers), out)
-
-
-def _threshold(text: str) -> str | float:
-    """A theta if it reads as a number, else the name of an operating point."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    run_demo(DemoSettings(items=items, gamma=gamma, threshold=as_threshold(threshold), workers=workers), out)

@@ -58,9 +58,7 @@ def why_not_static(model: PreTrainedModel, length: int | None = None) -> str | N
 
 def rope_types(config: Any) -> set[str]:
     """The kinds of rotary embeddings a model has; none for models without."""
-    found = getattr(config, "rope_parameters", None) or {}
-    entries = [found] if "rope_type" in found else [entry for entry in found.values() if isinstance(entry, dict)]
-    return {str(entry.get("rope_type", "default")) for entry in entries}
+    return {str(entry.get("rope_type", "default")) for entry in _rope_entries(config)}
 
 
 def has_hooks(model: PreTrainedModel) -> bool:
@@ -70,12 +68,16 @@ def has_hooks(model: PreTrainedModel) -> bool:
     )
 
 
+def _rope_entries(config: Any) -> list[dict[str, Any]]:
+    """The parameters of a model's rotary embeddings: one set, or one for each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [found] if "rope_type" in found else [entry for entry in found.values() if isinstance(entry, dict)]
+
+
 def _fixed_until(config: Any) -> int:
     """The longest text for which an embedding that changes with the length does not."""
-    found = getattr(config, "rope_parameters", None) or {}
-    entries = [found] if "rope_type" in found else [entry for entry in found.values() if isinstance(entry, dict)]
     own = getattr(config, "original_max_position_embeddings", None)
-    limits = [entry.get("original_max_position_embeddings") or own for entry in entries]
+    limits = [entry.get("original_max_position_embeddings") or own for entry in _rope_entries(config)]
     return min((int(limit) for limit in limits if limit), default=int(config.max_position_embeddings))
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..devices import usable_device
 from ..files import write_text
 from .grammar import EXACT_RULE, Point
 from .judges import sweep_thetas
 from .matched import CRITERIA, choose
-from .plan import Plan, check_device, make_plan
+from .plan import Plan, make_plan
 from .provenance import differences, here, in_words
 from .scoring import read_outcome, score_jobs
 from .settings import CompareSettings
@@ -135,7 +136,7 @@ class _Run:
         if not self._decodes:
             raise ValueError("The thetas of swept judges are not known yet; run without --score-only to decode first.")
         try:
-            check_device(settings.bench.device)
+            usable_device(settings.bench.device)
             self.plan.check_models()
         except (ValueError, OSError) as error:
             what = f"{len(due)} results are not decoded yet: {_list(map(str, due))}" if due else "Thetas are not known"

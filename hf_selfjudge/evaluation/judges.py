@@ -75,7 +75,7 @@ class Recorder(Rule):
 
     def accept(self, block: Block) -> torch.Tensor:
         """An empty mask. (batch, gamma)"""
-        matches = (block.draft_tokens == block.target_choice) & block.drafted
+        matches = block.matches & block.drafted
         first = matches.long().cumprod(-1).sum(-1)  # (batch,) where exact verification stops
         places = torch.arange(block.draft_tokens.shape[1], device=first.device)
         asked = (places[None] == first[:, None]) & block.drafted

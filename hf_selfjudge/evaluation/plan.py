@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..devices import named_device
 from .grammar import EXACT_RULE, Point, Spec, parse_rules
 from .judges import Judges
 from .lengths import short_prompts
@@ -142,20 +143,7 @@ def check_bench(bench: BenchSettings) -> None:
     dtype = None if bench.dtype == "auto" else getattr(torch, bench.dtype, None)
     if bench.dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype is {bench.dtype!r}, expected auto or a torch dtype such as float32 or bfloat16.")
-    try:
-        kind = torch.device(bench.device).type
-    except RuntimeError:
-        kind = "meta"
-    if kind == "meta":
-        raise ValueError(f"device is {bench.device!r}, expected a torch device such as cpu, cuda or cuda:1.")
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that is not there."""
-    import torch
-
-    if torch.device(name).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but no CUDA device can be used here; leave out --device.")
+    named_device(bench.device)
 
 
 def _selection(test: Sequence[TaskRequest], settings: CompareSettings) -> list[TaskRequest]:

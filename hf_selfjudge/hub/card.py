@@ -14,7 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from ..config import JudgeConfig, ModelReference
+from ..config import EMBEDDED, JudgeConfig, ModelReference
 from . import card_sections as sections
 from . import measured
 from .handwritten import assemble
@@ -24,8 +24,6 @@ LIBRARY = "hf-selfjudge"
 REPORT_FILE = "report/report.json"
 MAX_REPORT_BYTES = 1 << 26
 UNNAMED = "path/to/this/folder"
-EMBEDDED = "hf_selfjudge/playground/"
-"""Begins the names of models that come with the package."""
 
 
 def judge_card(

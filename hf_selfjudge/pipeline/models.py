@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config import EMBEDDED
+from ..devices import usable_device
 from .settings import Settings, option
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class ModelSettings(Settings):
     def name(self, role: str) -> str:
         """What names a model in the judge's config.json."""
         name = self._given(role)
-        return f"hf_selfjudge/playground/{role}" if name == PLAYGROUND else name
+        return f"{EMBEDDED}{role}" if name == PLAYGROUND else name
 
     def location(self, role: str) -> str:
         """Where a model is loaded from: a folder or a Hub id."""
@@ -115,14 +117,7 @@ class Pair:
         """Where whole models are put."""
         import torch
 
-        asked = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            found = torch.device(asked)
-        except RuntimeError:
-            raise ValueError(f"device is {asked!r}, expected a torch device such as cpu, cuda or cuda:1.") from None
-        if found.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device is {asked!r}, but no CUDA device can be used here; leave out --device.")
-        return found
+        return usable_device(str(self._device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
     @property
     def hidden_size(self) -> int:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from .base import AllOf, AnyOf, NeverRelax, Rule
 from .learned import JudgeRule
-from .spec import RULES, as_rule, is_spec, never_relax, parse_rule, tokens_where
+from .spec import as_rule, is_spec, never_relax, parse_rule, tokens_where
 from .training_free import (
+    RULES,
     Ensemble,
     ExactMatch,
     FLy,

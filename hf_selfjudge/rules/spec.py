@@ -23,31 +23,8 @@ import torch
 from ..judge import SelfJudgeVerifier
 from .base import NeverRelax, Rule
 from .learned import JudgeRule
-from .training_free import (
-    Ensemble,
-    ExactMatch,
-    FLy,
-    KLThreshold,
-    Margin,
-    ProbabilityFloor,
-    RejectionSampling,
-    TopK,
-    Typical,
-)
+from .training_free import RULES
 
-RULES: dict[str, tuple[Callable[..., Rule], tuple[Callable[[str], Any], ...]]] = {
-    "exact": (ExactMatch, ()),
-    "rejection": (RejectionSampling, ()),
-    "topk": (TopK, (int,)),
-    "floor": (ProbabilityFloor, (float,)),
-    "margin": (Margin, (float, int)),
-    "typical": (Typical, (float, float)),
-    "kl": (KLThreshold, (float,)),
-    "reverse-kl": (partial(KLThreshold, reverse=True), (float,)),
-    "ensemble": (Ensemble, (float,)),
-    "fly": (FLy, (float, int, int)),
-}
-"""Rules by the name used in specs and on the command line, with the types of their numbers."""
 JUDGE = "judge:"
 GUARDS = ("digits", "special")
 Terms = tuple[tuple[str, ...], ...]

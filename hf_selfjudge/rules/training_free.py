@@ -6,7 +6,10 @@ All of them read the scores the user asked for (after temperature, penalties and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +42,7 @@ class RejectionSampling(Rule):
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
         if block.uniforms is None:
-            return _matches(block)
+            return block.matches
         p = block.draft_log_p.exp()
         return block.uniforms < (p if block.q_scores is None else p / block.draft_log_q.exp())
 
@@ -180,7 +183,7 @@ class FLy(Rule):
 
     def accept(self, block: Block) -> Tensor:
         """Which drafted tokens the rule accepts. (batch, gamma) bool"""
-        match = _matches(block) & block.drafted
+        match = block.matches & block.drafted
         top = block.p_scores[:, :-1].float().topk(self.top, dim=-1).values.log_softmax(-1)
         unsure = entropy(top) / math.log(self.top) >= self.entropy_threshold
         # following[j]: d_{j+1} .. d_{j+window} all match, False where they leave the block
@@ -189,6 +192,16 @@ class FLy(Rule):
         return match | (unsure & following)
 
 
-def _matches(block: Block) -> Tensor:
-    """Where the drafted token is the target's most likely one. (batch, gamma) bool"""
-    return block.draft_tokens == block.target_choice
+RULES: dict[str, tuple[Callable[..., Rule], tuple[Callable[[str], Any], ...]]] = {
+    "exact": (ExactMatch, ()),
+    "rejection": (RejectionSampling, ()),
+    "topk": (TopK, (int,)),
+    "floor": (ProbabilityFloor, (float,)),
+    "margin": (Margin, (float, int)),
+    "typical": (Typical, (float, float)),
+    "kl": (KLThreshold, (float,)),
+    "reverse-kl": (partial(KLThreshold, reverse=True), (float,)),
+    "ensemble": (Ensemble, (float,)),
+    "fly": (FLy, (float, int, int)),
+}
+"""Rules by the name used in specs and on the command line, with the types of their numbers."""

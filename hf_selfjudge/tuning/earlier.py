@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,28 +19,30 @@ FILE = "evidence.safetensors"
 _ANSWERS = ("kept", "resemblance", "prompts")
 
 
-def write(
-    folder: Path, evidence: Evidence, conditions: Mapping[str, Any], counts: Mapping[str, Any], runs: Sequence[str]
-) -> None:
-    """Write a run's evidence.
+class Run(NamedTuple):
+    """What was found by one run, or by several that count together."""
 
-    Args:
-        folder: of the judge.
-        evidence: what was found.
-        conditions: what another run must have in common with this one, JSON values.
-        counts: figures about the answers, JSON values.
-        runs: marks of the runs whose answers these are.
-    """
+    evidence: Evidence
+    counts: dict[str, Any]
+    """Figures about the answers, JSON values."""
+    marks: list[str]
+    """Of the runs whose answers these are."""
+    folder: Path
+
+
+def write(run: Run, conditions: Mapping[str, Any]) -> None:
+    """Write what was found into the run's folder; `conditions` (JSON values) are what another one must share."""
     from safetensors.torch import save_file
 
-    tensors = {name: getattr(evidence, name) for name in _ANSWERS} | evidence.decisions.tensors
-    known = {"conditions": json.dumps(conditions), "counts": json.dumps(counts), "runs": json.dumps(list(runs))}
+    tensors = {name: getattr(run.evidence, name) for name in _ANSWERS} | run.evidence.decisions.tensors
+    known = {"conditions": json.dumps(conditions), "counts": json.dumps(run.counts), "runs": json.dumps(run.marks)}
+    folder = run.folder
     with atomic_path(folder / FILE) as path:
         save_file({name: column.contiguous() for name, column in tensors.items()}, path, metadata=known)
 
 
-def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[str, Any], list[str]]:
-    """The evidence and the counts of an earlier run, and the marks of the runs in it.
+def read(folder: Path, conditions: Mapping[str, Any]) -> Run:
+    """What an earlier run found.
 
     Raises:
         ValueError: if there is none, or if it was found under other conditions.
@@ -64,36 +66,34 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> tuple[Evidence, dict[st
                 f"{folder} was explored with {name} = {theirs.get(name)!r}, this run has {value!r}; only runs alike "
                 f"in {', '.join(mine)} can be counted together."
             )
-    return Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts, runs
+    return Run(Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts, runs, folder)
 
 
-def check_apart(runs: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Refuse folders that hold the same run's answers: each is counted once.
-
-    Args:
-        runs: folders, and the marks of the runs in each.
-    """
-    owner: dict[str, str] = {}
-    for folder, marks in runs:
-        for mark in marks:
-            if mark in owner:
+def check_apart(others: Sequence[Run], mark: str, out: Path) -> None:
+    """Refuse folders that hold the same run's answers, or those of the run `mark` in `out`: each is counted once."""
+    owner: dict[str, Path] = {}
+    for folder, marks in [*((run.folder, run.marks) for run in others), (out, [mark])]:
+        for one in marks:
+            if one in owner:
                 raise ValueError(
-                    f"{folder} and {owner[mark]} hold answers of the same run, which would count twice; name each run "
+                    f"{folder} and {owner[one]} hold answers of the same run, which would count twice; name each run "
                     "once (a folder made by --with holds the other's answers too)."
                 )
-            owner[mark] = folder
+            owner[one] = folder
 
 
-def join(runs: Sequence[tuple[Evidence, Mapping[str, Any]]]) -> tuple[Evidence, dict[str, Any]]:
-    """All answers of several runs, and the counts of all; prompts of different runs are different prompts."""
+def join(runs: Sequence[Run]) -> Run:
+    """All answers of several runs, in the last one's folder; prompts of different runs are different prompts."""
+    parts = [run.evidence for run in runs]
     prompts, tables, answers, asked = [], [], 0, 0
-    for part, _ in runs:
+    for part in parts:
         prompts.append(part.prompts + asked)
         tables.append(replace(part.decisions, sequences=part.decisions.sequences + answers))
         asked, answers = int(prompts[-1].max()) + 1, answers + len(part.kept)
-    kept, resemblance = (torch.cat([getattr(part, name) for part, _ in runs]) for name in ("kept", "resemblance"))
-    evidence = Evidence(kept, resemblance, torch.cat(prompts), Decisions.join(tables), runs[0][0].share)
-    return evidence, _total([counts for _, counts in runs])
+    kept, resemblance = (torch.cat([getattr(part, name) for part in parts]) for name in ("kept", "resemblance"))
+    evidence = Evidence(kept, resemblance, torch.cat(prompts), Decisions.join(tables), parts[0].share)
+    marks = [mark for run in runs for mark in run.marks]
+    return Run(evidence, _total([run.counts for run in runs]), marks, runs[-1].folder)
 
 
 def _total(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -87,11 +87,10 @@ class Explorer(Rule):
         lots = torch.rand(shape, generator=self._generator, device=block.draft_tokens.device)
         drawn = lots < self._share
         proposed = ask_at_mismatches(block, self._rule)[0] if self._rule.by_place else self._rule.accept(block)
-        aligned = block.draft_tokens == block.target_choice
-        stands = (aligned | (proposed & drawn)) & block.drafted
+        stands = (block.matches | (proposed & drawn)) & block.drafted
         accepted = stands.long().cumprod(-1).sum(-1, keepdim=True)  # (batch, 1)
         places = torch.arange(shape[1], device=accepted.device)[None]
-        asked = proposed & ~aligned & block.drafted & (places <= accepted)
+        asked = proposed & ~block.matches & block.drafted & (places <= accepted)
         if block.sequences is not None and bool(asked.any()):
             gains = torch.where(drawn, accepted - places - 1, 0)
             items, found = self._calls[-1]

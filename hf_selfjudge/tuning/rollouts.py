@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..evaluation.plan import check_device
+from ..devices import usable_device
 from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
@@ -85,7 +85,7 @@ def explore(explored: Explored, parts: Sequence[Part], progress: bool = True) ->
     total = sum(len(part.prompts) for part in due)
     with tqdm(total=total, unit="answer", desc="exploring", disable=not progress or not due) as bar:
         if due:
-            check_device(explored.bench.device)
+            usable_device(explored.bench.device)
         if due and explored.bench.workers == 1:
             worker = Worker(explored)
             for part in due:

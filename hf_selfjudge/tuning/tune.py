@@ -15,7 +15,7 @@ import torch
 
 from ..checkers import get_checker
 from ..config import ModelReference
-from ..evaluation.grammar import parse_spec
+from ..evaluation.grammar import Point, parse_spec
 from ..evaluation.judges import Judges, weights_hash
 from ..evaluation.plan import check_bench
 from ..evaluation.store import mark, model_fingerprint
@@ -64,10 +64,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     begun = time.perf_counter()
     bench = settings.bench
     check_bench(bench)
-    spec = parse_spec(settings.rule, bench.gamma)
-    points = [] if spec.swept_judges else spec.points({})
-    if len(points) != 1:
-        raise ValueError(f"rule is {settings.rule!r}, expected one rule: no sweep, no list of values.")
+    point = _one_point(settings.rule, bench.gamma)
     if out.resolve() in [Path(folder).resolve() for folder in settings.earlier]:
         raise ValueError(f"--with names the run's own folder {out}, whose answers count anyway; leave it out.")
     longest = bench.max_new_tokens or DEFAULT_LENGTH
@@ -80,7 +77,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
     hashes = [*map(weights_hash, judges)]
-    rule = Judges().identity(points[0])
+    rule = Judges().identity(point)
     fingerprint = mark([decides, models, [rule, *hashes, settings.share, settings.seed], tokens])
     conditions = {
         **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "max_new_tokens")},
@@ -90,23 +87,17 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         "share": settings.share,
     }
     others = [earlier.read(Path(folder), conditions) for folder in settings.earlier]
-    theirs = [*zip(settings.earlier, (runs for _, _, runs in others), strict=True)]
-    earlier.check_apart([*theirs, (str(out), [fingerprint])])
-    answers = len(prompts) * settings.rollouts + sum(len(evidence.kept) for evidence, _, _ in others)
-    if answers * (FOLDS - 1) // FOLDS < FEWEST:
-        raise ValueError(
-            f"{len(prompts)} prompts with {settings.rollouts} rollouts make {answers} answers, a fifth of them held "
-            f"out; expected at least {FEWEST} others. Give more prompts."
-        )
+    earlier.check_apart(others, fingerprint, out)
+    _check_enough(len(prompts), settings.rollouts, sum(run.counts["answers"] for run in others))
     explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
     parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
     explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
     found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
-    evidence, counts = collect(prompts, found, settings.share, _encoder(pair.tokenizer))
-    evidence, counts = earlier.join([*((part, known) for part, known, _ in others), (evidence, counts)])
+    mine = earlier.Run(*collect(prompts, found, settings.share, _encoder(pair.tokenizer)), [fingerprint], out)
+    evidence, counts, *_ = run = earlier.join([*others, mine])
     effects, table = fit(evidence)
-    earlier.write(out, evidence, conditions, counts, [*(run for _, runs in theirs for run in runs), fingerprint])
+    earlier.write(run, conditions)
     figures = {
         "settings": _described(settings),
         "seconds": {"exploring": round(seconds, 1), "all": round(time.perf_counter() - begun, 1)},
@@ -128,6 +119,24 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     judge.save_pretrained(out)
     write_text(out / "tune.json", json.dumps(figures, indent=1) + "\n")
     return figures
+
+
+def _one_point(rule: str, gamma: int) -> Point:
+    spec = parse_spec(rule, gamma)
+    points = [] if spec.swept_judges else spec.points({})
+    if len(points) != 1:
+        raise ValueError(f"rule is {rule!r}, expected one rule: no sweep, no list of values.")
+    return points[0]
+
+
+def _check_enough(prompts: int, rollouts: int, others: int) -> None:
+    """Refuse, before exploring, what would leave too little to fit on."""
+    answers = prompts * rollouts
+    if (answers + others) * (FOLDS - 1) // FOLDS < FEWEST:
+        raise ValueError(
+            f"{prompts} prompts with {rollouts} rollouts make {answers} answers, a fifth of them held out; expected at "
+            f"least {FEWEST} others. Give more prompts."
+        )
 
 
 def collect(

@@ -1,0 +1,31 @@
+"""Devices by name, checked before any work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def named_device(name: str) -> torch.device:
+    """A device that models can be on, whether or not it is here."""
+    import torch
+
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        found = torch.device("meta")
+    if found.type == "meta":
+        raise ValueError(f"device is {name!r}, expected a torch device such as cpu, cuda or cuda:1.")
+    return found
+
+
+def usable_device(name: str) -> torch.device:
+    """A device that is here."""
+    import torch
+
+    found = named_device(name)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {name!r}, but no CUDA device can be used here; leave out --device.")
+    return found
