@@ -35,7 +35,9 @@ REAL_PAIR_BLOCKS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "consistency": ("fc/compare", consistency.consistency_table),
     "consistency-check": ("fc-check", consistency.check_text),
     "command-consistency": ("fc/compare", tables.command_text),
+    "again": ("again", tables.again_table),
     "speed": ("speed", tables.speed_table),
+    "speed-8": ("speed-8", tables.speed_table),
 }
 """Blocks of the real pair's page: its result file and what makes it; a block whose file is not there is left out."""
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from real_pair import builds, consistency, costs, split, tables
+from real_pair import again, builds, consistency, costs, split, tables
 from tables_read import rows
 
 from hf_selfjudge.evaluation.providers import TaskRequest
@@ -38,6 +38,37 @@ def test_rows_that_are_tuned_on_are_not_tested(tmp_path):
     assert len(made["cnn-build"]) == 5
     for line in made["cnn-build"]:
         assert not any(json.loads(line)["article"] in prompt for prompt in tested)
+
+
+def write_run(out, name, gamma, batch, texts, scores, scored="aa"):
+    """Exact decoding's answers to one task, as a comparison leaves them."""
+    folder = out / "results" / "test" / name
+    folder.mkdir(parents=True)
+    task = {"source": name, "count": len(texts)}
+    document = {"fingerprint": {"gamma": gamma, "task": task}, "texts": texts, "made_with": {"batch_size": batch}}
+    (folder / f"exact-{gamma}.json.gz").write_bytes(gzip.compress(json.dumps(document).encode()))
+    (folder / f"exact-{gamma}.scores-{scored}.json").write_text(json.dumps({"figures": {"score": scores, "x": [9]}}))
+
+
+def test_exact_decoding_beside_itself(tmp_path, monkeypatch):
+    first, other = tmp_path / "first", tmp_path / "other"
+    write_run(first, "sums", 20, 256, ["a", "b", "c", "d"], [1.0, 0.0, 1.0, 0.0])
+    write_run(other, "sums", 8, 96, ["a", "B", "C", "D"], [1.0, 1.0, 0.0, 1.0])
+    write_run(first, "news", 20, 256, ["a", "b"], [0.3, 1.0])  # no right or wrong
+    write_run(other, "news", 8, 96, ["a", "b"], [0.3, 1.0])
+    write_run(first, "code", 20, 256, ["a"], [1.0])
+    write_run(other, "code", 8, 96, ["a"], [0.0], scored="bb")  # scored in another way
+    write_run(first, "more", 20, 256, ["a"], [1.0])  # not in the other run
+    monkeypatch.setattr("sys.argv", ["again.py", str(first), str(other), str(tmp_path / "again.json")])
+    again.main()
+    found = json.loads((tmp_path / "again.json").read_text())
+    assert found == {
+        "base": {"gamma": 20, "batch_size": 256},
+        "runs": [{"gamma": 8, "batch_size": 96, "answers": 7, "same": 4, "right_or_wrong": 4, "lost": 1, "gained": 2}],
+    }
+    text = tables.again_table(found)
+    assert rows(text)[1] == [["8", "96", "57.1", "25.0", "50.0", "+25.00"]]
+    assert "blocks of 20 and batches of 256; 7 answers together, 4 of them right or wrong" in text
 
 
 def test_the_speed():

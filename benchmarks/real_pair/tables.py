@@ -1,4 +1,4 @@
-"""The parts of the page beside this file that come from comparisons (compare.json) and speed.json.
+"""The parts of the page beside this file that come from comparisons (compare.json), again.json and speed.json.
 
 Every figure and every condition comes from these files; which points keep the score is what the comparison says.
 """
@@ -173,6 +173,23 @@ def price_table(results: dict[str, Any]) -> str:
         "Forwards: of the target, against exact decoding. Lost: right by exact decoding and wrong here; gained: the "
         "reverse."
     )
+    return f"{table(head, rows)}\n\n{text}"
+
+
+def again_table(found: dict[str, Any]) -> str:
+    """What other runs of exact decoding change (again.json), in Markdown."""
+    rows = []
+    for run in found["runs"]:
+        answers, judged = run["answers"], run["right_or_wrong"]
+        rows.append([str(run["gamma"]), str(run["batch_size"]), f"{100 * run['same'] / answers:.1f}"])
+        rows[-1] += [f"{100 * run[name] / judged:.1f}" for name in ("lost", "gained")]
+        rows[-1].append(f"{100 * (run['gained'] - run['lost']) / judged:+.2f}")
+    base = found["base"]
+    text = (
+        f"Against exact decoding in blocks of {base['gamma']} and batches of {base['batch_size']}; {answers:,} answers "
+        f"together, {judged:,} of them right or wrong."
+    )
+    head = ["gamma", "batch", "same text, %", "right answers lost, %", "gained, %", "points from the first run"]
     return f"{table(head, rows)}\n\n{text}"
 
 
