@@ -1,6 +1,6 @@
 """How far exact decoding is from itself in other runs: `python benchmarks/real_pair/again.py OUT OTHER ... FILE.json`.
 
-OUT and OTHER are `--out` folders of `selfjudge compare` on the same tasks, in other batches or blocks. Every task's answers
+OUT and OTHER are `--out` folders of `selfjudge compare` on the same tasks, in other batches or blocks. The answers
 of `exact` in OTHER are set beside those in OUT: nothing is relaxed in either, what differs is rounding.
 """
 
