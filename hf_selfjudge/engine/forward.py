@@ -162,10 +162,11 @@ def release(model: PreTrainedModel | None = None) -> None:
 
 def why_too_large(models: Sequence[PreTrainedModel], rows: int, length: int) -> str | None:
     """Whether static caches of full length would crowd a GPU, or None. They are for the longest text there may be."""
-    if models[0].device.type != "cuda" or any(_fitting(model, rows, length) is not None for model in models):
+    if models[0].device.type != "cuda":
         return None
-    needed = sum(cache_bytes(model, rows, rounded(length)) for model in models)
-    idle = sum(forward.cache.bytes for model in models for forward in _idle.get(model, []))  # new ones take their place
+    new = [model for model in models if _fitting(model, rows, length) is None]
+    needed = sum(cache_bytes(model, rows, rounded(length)) for model in new)
+    idle = sum(forward.cache.bytes for model in new for forward in _idle.get(model, []))  # new ones take their place
     free = free_bytes(models[0].device) + idle
     if needed <= SHARE * free:
         return None

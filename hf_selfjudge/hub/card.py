@@ -131,10 +131,15 @@ def read_report(folder: Path, config: JudgeConfig) -> dict[str, Any] | None:
     return report if same else None
 
 
-def folder_card(folder: Path, repo_id: str | None = None) -> ModelCard:
-    """The card of the judge in a folder, with the report of its build and measured.json if they lie beside it."""
+def folder_card(folder: Path, repo_id: str | None = None, measured_section: str | None = None) -> ModelCard:
+    """The card of the judge in a folder, with the report of its build if it lies beside it.
+
+    What was measured is told by `measured_section`, or else by measured.json in the folder.
+    """
     config = JudgeConfig.load(folder / "config.json")
-    return judge_card(config, read_report(folder, config), repo_id, measured.section(folder))
+    if measured_section is None:
+        measured_section = measured.section(folder)
+    return judge_card(config, read_report(folder, config), repo_id, measured_section)
 
 
 @cache

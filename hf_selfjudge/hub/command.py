@@ -86,14 +86,15 @@ def _push(
 def _card(judge: Path, repo: str | None, compare: list[Path] | None, show: bool, overwrite: bool) -> None:
     from .card import folder_card
     from .folder import renew_card
-    from .measured import record
+    from .measured import gather, record, render
 
     if not (judge / "config.json").is_file():
         raise ValueError(f"{judge} is not a judge's folder: it has no config.json. Give the folder of a build.")
+    if show:
+        measured = render(gather(judge, compare)) if compare else None
+        sys.stdout.write(str(folder_card(judge, repo, measured)))
+        return
     if compare:
         record(judge, compare)
-    if show:
-        sys.stdout.write(str(folder_card(judge, repo)))
-        return
     text = {True: "written", False: "is up to date, or was edited by hand and is kept (--overwrite replaces the rest)"}
     sys.stdout.write(f"{judge / 'README.md'}: {text[renew_card(judge, repo, overwrite)]}\n")

@@ -30,6 +30,11 @@ _HOW = (
 
 def record(folder: Path, comparisons: Sequence[Path]) -> None:
     """Keep what some comparisons (compare.json) measured with the judge in `folder`, in its measured.json."""
+    write_text(folder / FILE, json.dumps(gather(folder, comparisons), indent=1) + "\n")
+
+
+def gather(folder: Path, comparisons: Sequence[Path]) -> dict[str, Any]:
+    """What some comparisons (compare.json) measured with the judge in `folder`."""
     name = folder.resolve().name
     from ..evaluation.judges import weights_hash
     from ..judge import SelfJudgeVerifier
@@ -44,8 +49,7 @@ def record(folder: Path, comparisons: Sequence[Path]) -> None:
             raise ValueError(
                 f"{path} is not the compare.json of a finished comparison ({error!r}). Run `selfjudge compare` first."
             ) from None
-    kept = {"weights": _weights(folder), "comparisons": found}
-    write_text(folder / FILE, json.dumps(kept, indent=1) + "\n")
+    return {"weights": _weights(folder), "comparisons": found}
 
 
 def extract(results: dict[str, Any], name: str, weights: str | None = None) -> dict[str, Any]:
@@ -95,10 +99,14 @@ def section(folder: Path) -> str:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["weights"] != _weights(folder) or not kept["comparisons"]:
             return ""
-        parts = [_comparison(found) for found in kept["comparisons"]]
+        return render(kept)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         return ""
-    return "\n\n".join(["## Measured", *parts, _HOW])
+
+
+def render(kept: dict[str, Any]) -> str:
+    """The card's section of what was gathered."""
+    return "\n\n".join(["## Measured", *(_comparison(found) for found in kept["comparisons"]), _HOW])
 
 
 def rule_code(text: str) -> str:

@@ -64,11 +64,12 @@ def test_lower_precision_decodes_and_judges(pair, dtype):
         prompt,
         attention_mask=torch.ones_like(prompt),
         assistant_model=draft,
-        judge=build_judge(("hidden", "log_p"), hidden_size=HIDDEN_SIZE),
+        judge=build_judge(("hidden", "log_p"), hidden_size=HIDDEN_SIZE).to(dtype),
         max_new_tokens=12,
         do_sample=False,
         num_assistant_tokens=4,
         return_dict_in_generate=True,
     )
     assert out.judge_stats.new_tokens == 12
+    assert out.judge_stats.judged_in > 0
     assert out.judge_stats.judged_in == len(out.judge_stats.replacements)

@@ -202,6 +202,9 @@ def test_caches_that_would_crowd_the_gpu_are_refused(monkeypatch):
     kept = SimpleNamespace(cache=SimpleNamespace(bytes=160), fits=lambda *needs: False)
     monkeypatch.setattr(engine, "_idle", {one: [kept]})
     assert engine.why_too_large((one, other), 3, 100) is None  # what is kept for other shapes makes room
+    kept.fits = lambda *needs: True
+    assert engine.why_too_large((one, other), 4, 100) is None  # nothing is needed for it
+    assert "for 5 x 100 tokens" in engine.why_too_large((one, other), 5, 100)  # the other's alone is too large
     assert engine.why_too_large((model, model), 10**6, 10**9) is None  # where nobody said how much is free
 
 

@@ -97,6 +97,10 @@ def test_figures_of_other_weights_or_broken_files_are_left_out(folder):
 
 
 def test_the_command_and_what_is_published(folder, capsys, tmp_path):
+    before = sorted(folder.iterdir())
+    cli.main(["card", str(folder), "--compare", str(tmp_path / "compare.json"), "--print"])
+    assert "## Measured" in capsys.readouterr().out
+    assert sorted(folder.iterdir()) == before, "printing writes nothing"
     cli.main(["card", str(folder), "--compare", str(tmp_path / "compare.json")])
     assert "written" in capsys.readouterr().out
     assert "## Measured" in (folder / "README.md").read_text()
