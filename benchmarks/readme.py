@@ -215,6 +215,7 @@ def _blocks(name: str) -> dict[str, str]:
         "engine": engine_table(_read("bench-h200"), _read("bench-h200-batches")),
         "labelling": labelling_text(_read("labelling-h200")),
         "rules": rules_table(_read("rules-playground/compare")),
+        "real-pair": tables.short_table([_read(f"real-pair/gamma{gamma}/compare") for gamma in (20, 8)]),
     }
 
 

@@ -59,7 +59,7 @@ class SelfJudgeVerifier(
 
     def logit(self, features: Tensor) -> Tensor:
         """The log-odds of being acceptable from ready features. (..., input_size) -> (...)"""
-        values = features.to(self.layers[0].weight.dtype)  # of a judge that was cast, such as to the model's dtype
+        values = features.to(next(self.parameters()).dtype)  # a judge may have been cast to the model's dtype
         for layer in self.layers[:-1]:
             values = torch.relu(layer(values))
         return torch.as_tensor(self.layers[-1](values).squeeze(-1))

@@ -1,6 +1,7 @@
 """The blocks of the real pair's page say what the result files say."""
 
 import argparse
+import copy
 import json
 import runpy
 import shlex
@@ -101,6 +102,25 @@ def test_the_main_table(results):
         "NVIDIA X", "gamma 20", "bfloat16", "torch 2.99", "transformers 5.98", "sums 1319", "code 164", MEANING,
         "At most 512 new tokens", "Target Big, draft Small", "the 2 tasks with a score",
     ):  # fmt: skip
+        assert part in text
+    assert "/models" not in text
+
+
+def test_the_short_table_of_the_readme(results):
+    other = copy.deepcopy(results)
+    other["settings"]["bench"]["gamma"] = 8
+    other["points"] = [other["points"][at] for at in (0, 1, 3)]
+    other["points"][1]["test"]["pooled"] = figures(6.0, 0.6, -0.05)
+    results["conditions"]["items"]["test"]["lm_eval/code"]["left_out"] = 4
+    text = tables.short_table([results, other])
+    head, found = rows(text)
+    assert [head[1], head[4]] == ["gamma 20: accepted per cycle", "gamma 8: accepted per cycle"]
+    assert found == [
+        ["`floor:0.1+digits`", "12.00", "1.20", "**-0.50 [-1.50, +0.50]**", "6.00", "0.60", "-5.00 [-6.00, -4.00]"],
+        ["`judge:paper@0.1235`", *2 * ("10.40", "1.04", "-3.00 [-4.00, -2.00]")],
+        ["`exact`", *2 * ("10.00", "1.00", "**+0.00 [+0.00, +0.00]**")],
+    ]
+    for part in ("sums (1,319), code (160)", MEANING, "Big with Small", "bfloat16, batch 256, NVIDIA X"):
         assert part in text
     assert "/models" not in text
 

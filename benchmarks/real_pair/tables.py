@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,29 @@ def main_table(results: dict[str, Any]) -> str:
         f"forward all tokens by all forwards. **Bold**: {_meaning(results)}. {told_conditions(results)}"
     )
     return f"{table(head, rows, words=2)}\n\n{text}"
+
+
+def short_table(runs: Sequence[dict[str, Any]]) -> str:
+    """The rules that all of some comparisons in other blocks have, by the length in the first, in Markdown."""
+    points = [{point["rule"]: point["test"]["pooled"] for point in longest_first(results)} for results in runs]
+    head, rows = ["rule"], [[rule] for rule in points[0] if all(rule in found for found in points)]
+    for results, found in zip(runs, points, strict=True):
+        head += [f"gamma {results['settings']['bench']['gamma']}: accepted per cycle", "exact = 1", LOSS]
+        for row in rows:
+            pooled = found[row[0]]
+            bold = "**" if keeps_score(pooled, CRITERION, 0.0) else ""
+            row += [*lengths(pooled)[:2], f"{bold}{bounded(pooled['score_difference'])}{bold}"]
+    bench, known = runs[0]["settings"]["bench"], runs[0]["conditions"]
+    items = known["items"]["test"]
+    counts = {task: items[task]["count"] - (items[task].get("left_out") or 0) for task in runs[0]["pooled_over"]}
+    told = ", ".join(f"{_short(task)} ({count:,})" for task, count in counts.items())
+    text = (
+        f"Means over {told}, with "
+        f"95 % paired intervals. **Bold**: {_meaning(runs[0])}. {Path(bench['target']).name} with "
+        f"{Path(bench['draft']).name}, greedy, {bench['dtype']}, batch {bench['batch_size']}, {known['hardware']}; "
+        "accepted per cycle: draft tokens kept per verified block."
+    )
+    return f"{table(head, [[rule_code(row[0]), *row[1:]] for row in rows])}\n\n{text}"
 
 
 def matched_table(results: dict[str, Any]) -> str:
