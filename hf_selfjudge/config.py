@@ -85,6 +85,10 @@ class JudgeConfig:
     def __post_init__(self) -> None:
         _expect(_is_format(self.format_version), "format_version", self.format_version, str(FORMAT_VERSION))
         _expect(_is_width(self.hidden_size), "hidden_size", self.hidden_size, f"an int from 1 to {MAX_WIDTH}")
+        for name in ("features", "hidden_units"):
+            value = getattr(self, name)
+            _expect(isinstance(value, (list, tuple)), name, value, "a list")
+            object.__setattr__(self, name, tuple(value))
         self._check_features()
         _expect(
             all(_is_width(units) for units in self.hidden_units),
@@ -106,6 +110,9 @@ class JudgeConfig:
             self.default_threshold,
             f"one of {sorted(self.thresholds)}",
         )
+        for name in ("target", "draft"):
+            value = getattr(self, name)
+            _expect(value is None or isinstance(value, ModelReference), name, value, "a ModelReference")
         for name in ("labels", "metrics"):
             _expect(isinstance(getattr(self, name), dict), name, getattr(self, name), "a mapping")
 
@@ -140,7 +147,8 @@ class JudgeConfig:
 
     def to_json(self) -> str:
         """The text of config.json."""
-        return json.dumps({"model_type": "selfjudge", **asdict(self)}, indent=2, sort_keys=True) + "\n"
+        values = {"model_type": "selfjudge", **asdict(self)}
+        return json.dumps(_finite(values), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> JudgeConfig:
@@ -200,14 +208,20 @@ def shown(value: Any, length: int = 300) -> str:
 
 def _decode(name: str, value: Any) -> Any:
     """One field of config.json as the dataclass holds it."""
-    if name in ("features", "hidden_units"):
-        _expect(isinstance(value, list), name, value, "a list")
-        return tuple(value)
     if name in ("target", "draft") and value is not None:
         _expect(isinstance(value, dict) and "id" in value, name, value, 'an object like {"id": ..., "revision": ...}')
         _expect(set(value) <= {"id", "revision"}, name, sorted(value), "only the fields id and revision")
         return ModelReference(**value)
     return value
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that JSON does not have, such as the AUC of labels that are all alike."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _expect(ok: bool, what: str, found: Any, expected: str) -> None:

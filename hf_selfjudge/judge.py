@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 
 from .config import MAX_CONFIG_BYTES, JudgeConfig, check_theta, shown
 from .features import Block, judge_features
-from .files import atomic_path, write_text
+from .files import atomic_path
 from .hub.card import LIBRARY, TAGS, judge_card
 from .hub.download import Repository
+from .hub.folder import renew_card
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -97,20 +99,31 @@ class SelfJudgeVerifier(
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> str | None:
-        """Write `model.safetensors` and `config.json`; a README is written only where there is none."""
+        """Write `model.safetensors`, `config.json` with this judge's threshold as its default, and a README.
+
+        What a person wrote into a README that is there is kept.
+        """
         folder = Path(save_directory)
         state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in self.state_dict().items()}
         _check_finite(state, "the judge to save")
         # both are written before either takes its place: never new weights with an old config
         with atomic_path(folder / WEIGHTS_FILE) as weights, atomic_path(folder / CONFIG_FILE) as config:
             save_file(state, weights, metadata={"format": "pt"})
-            config.write_text(self.config.to_json(), encoding="utf-8")
-        if not (folder / "README.md").exists():
-            write_text(folder / "README.md", str(self.generate_model_card()))
+            config.write_text(self._chosen_config().to_json(), encoding="utf-8")
+        renew_card(folder)
         if push_to_hub:
             kwargs.pop("config", None)
             return self.push_to_hub(repo_id=repo_id or folder.name, **kwargs)
         return None
+
+    def _chosen_config(self) -> JudgeConfig:
+        """The config with the threshold in use as the default; one without a name is called "chosen"."""
+        config = self.config
+        if self.threshold == config.theta():
+            return config
+        named = {theta: name for name, theta in config.thresholds.items()}
+        name = named.get(self.threshold, "chosen")
+        return replace(config, thresholds={**config.thresholds, name: self.threshold}, default_threshold=name)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]

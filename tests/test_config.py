@@ -26,6 +26,21 @@ def test_the_text_reads_back_equal():
     assert json.loads(FULL.to_json())["format_version"] == FORMAT_VERSION
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [("target", "org/target", "ModelReference"), ("draft", {"id": "x"}, "ModelReference"), ("hidden_units", 5, "list")],
+)
+def test_what_could_not_be_read_back_is_refused(field, value, expected):
+    with pytest.raises(ValueError, match=f"{field} is .*, expected a {expected}"):
+        JudgeConfig(hidden_size=4, **{field: value})
+
+
+def test_numbers_that_json_does_not_have():
+    config = JudgeConfig(hidden_size=4, features=["hidden"], metrics={"auc": float("nan"), "all": [float("inf"), 1.0]})
+    assert "NaN" not in config.to_json()
+    assert JudgeConfig.from_json(config.to_json()).metrics == {"auc": None, "all": [None, 1.0]}
+
+
 def test_derived_values():
     assert FULL.input_size == 24 + 1 + 1
     assert JudgeConfig(hidden_size=24, features=FEATURES).input_size == 3 * 24 + 13

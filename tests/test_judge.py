@@ -20,7 +20,7 @@ WIDTH = 6
 
 def small_judge(**config):
     settings = {"thresholds": {"f1": 0.4, "recall": 0.7}, "default_threshold": "f1"} | config
-    return build_judge(("hidden", "s_prefix"), 0.4, hidden_size=WIDTH, **settings)
+    return build_judge(("hidden", "s_prefix"), hidden_size=WIDTH, **settings)
 
 
 def block(gamma=4, vocab=9):
@@ -231,6 +231,16 @@ def test_a_failed_save_keeps_the_old_folder(folder, monkeypatch, failing):
     with pytest.raises(OSError, match="no space"):
         build_judge(("hidden", "s_prefix"), seed=9, hidden_size=WIDTH).save_pretrained(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(("threshold", "name"), [("recall", "recall"), (0.7, "recall"), (0.9, "chosen"), (0.4, "f1")])
+def test_the_threshold_in_use_is_saved_as_the_default(folder, threshold, name):
+    SelfJudgeVerifier.from_pretrained(folder, threshold=threshold).save_pretrained(folder)
+    again = SelfJudgeVerifier.from_pretrained(folder)
+    assert again.threshold == again.config.thresholds[name]
+    assert again.config.default_threshold == name
+    assert {"f1": 0.4, "recall": 0.7}.items() <= again.config.thresholds.items()
+    assert f"| `{name}` (default) |" in (folder / "README.md").read_text()
 
 
 def test_saving_again_keeps_a_hand_written_card(folder):

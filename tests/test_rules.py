@@ -225,10 +225,12 @@ def test_what_is_a_spec(text, expected):
     assert is_spec(text) is expected
 
 
-def test_as_rule():
+def test_as_rule(tmp_path):
     judge = build_judge(("log_p",))
     assert as_rule(judge).verifier is judge
     assert as_rule(ExactMatch()) == ExactMatch()
+    judge.save_pretrained(tmp_path / "topk:2")  # a path is a folder, whatever its name
+    assert torch.equal(as_rule(tmp_path / "topk:2").verifier.layers[0].weight, judge.layers[0].weight)
     for wrong in (3, None, [judge], TopK):
         with pytest.raises(TypeError, match="judge= got"):
             as_rule(wrong)

@@ -120,7 +120,7 @@ def prompts(count: int, length: int | None = None, seed: int = 0) -> list[torch.
 
 def build_judge(
     features: tuple[str, ...] = FEATURES,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     seed: int = 0,
     hidden_size: int = HIDDEN_SIZE,
     **config,
@@ -130,7 +130,7 @@ def build_judge(
     with torch.no_grad():
         for parameter in judge.parameters():
             parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
-    return judge.with_threshold(threshold)
+    return judge if threshold is None else judge.with_threshold(threshold)
 
 
 class Always(Rule):

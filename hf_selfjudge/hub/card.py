@@ -124,9 +124,9 @@ def read_report(folder: Path, config: JudgeConfig) -> dict[str, Any] | None:
         return None
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        same = report["calibration"]["thresholds"] == config.thresholds
+        same = report["calibration"]["thresholds"].items() <= config.thresholds.items()  # one may have been added
         same = same and tuple(report["judge"]["features"]) == config.features
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return report if same else None
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,12 @@ from .card_sections import FIGURES
 from .download import Repository, real_reason
 from .handwritten import is_edited, same_hand, updated
 from .measured import FILE as MEASURED
+from .measured import section
 
 METHOD = Path(__file__).parent / "custom_generate"
 METHOD_FILES = ("generate.py", "requirements.txt")
 REPORT_FILES = ("report/report.json", *(f"report/{name}.png" for name in FIGURES))
+RESULTS = ".eval_results/judge.yaml"
 CARD = "README.md"
 PUSHED = ".pushed.json"
 
@@ -77,6 +79,8 @@ def push(folder: str | Path, repo_id: str, options: PushOptions = PushOptions())
         options: visibility, revision, token and the like.
     """
     folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; expected a judge's, such as `selfjudge build` makes.")
     SelfJudgeVerifier.from_pretrained(folder)  # what cannot be loaded is not published
     place = f"{repo_id}@{options.revision or 'main'}"
     cards = []
@@ -86,7 +90,7 @@ def push(folder: str | Path, repo_id: str, options: PushOptions = PushOptions())
         stage_judge(folder, staging, repo_id, hub_card, options.overwrite_card, from_here)
         cards.append((staging / CARD).read_text(encoding="utf-8"))
 
-    done = _push(stage, repo_id, options)
+    done = _push(stage, repo_id, options, (MEASURED, *REPORT_FILES, RESULTS))
     here = folder / CARD
     if not options.dry_run and here.is_file() and is_edited(here.read_text(encoding="utf-8")):
         known = {**pushed_cards(folder), place: _digest(cards[0])}
@@ -138,7 +142,8 @@ def stage_judge(
     """
     config = JudgeConfig.load(folder / "config.json")
     report = read_report(folder, config)
-    for name in ("config.json", "model.safetensors", MEASURED, *(REPORT_FILES if report else ())):
+    measured = (MEASURED,) if section(folder) else ()  # not what was measured with other weights
+    for name in ("config.json", "model.safetensors", *measured, *(REPORT_FILES if report else ())):
         source = folder / name
         if not source.exists() and name in (MEASURED, *REPORT_FILES):
             continue
@@ -148,8 +153,8 @@ def stage_judge(
     _copy_method(staging)
     results = eval_results(config, report or {})
     if results:
-        (staging / ".eval_results").mkdir()
-        (staging / ".eval_results" / "judge.yaml").write_text(results, encoding="utf-8")
+        (staging / RESULTS).parent.mkdir()
+        (staging / RESULTS).write_text(results, encoding="utf-8")
     card = str(folder_card(folder, repo_id))
     (staging / CARD).write_text(_card(folder / CARD, hub_card, card, overwrite, from_here), encoding="utf-8")
 
@@ -194,7 +199,10 @@ def _card(path: Path, hub_card: str | None, new: str, overwrite: bool, from_here
     return new
 
 
-def _push(stage: Callable[[Path, str | None], None], repo_id: str, options: PushOptions) -> Pushed:
+def _push(
+    stage: Callable[[Path, str | None], None], repo_id: str, options: PushOptions, own: Sequence[str] = ()
+) -> Pushed:
+    """Push what `stage` puts into a folder; of the files `own`, those that it does not put there are deleted."""
     repository = Repository(repo_id, options.revision, options.token)
     if constants.HF_HUB_OFFLINE and not options.dry_run:
         raise ConnectionError("HF_HUB_OFFLINE is set, so nothing can be pushed. Unset it, or ask for a dry run.")
@@ -212,7 +220,7 @@ def _push(stage: Callable[[Path, str | None], None], repo_id: str, options: Push
         before = api.repo_info(repo_id, revision=options.revision).sha
         commit = api.create_commit(  # not upload_folder, which may spread the files over several commits
             repo_id,
-            _operations(api, repo_id, staging, options),
+            _operations(api, repo_id, staging, options, own),
             commit_message=options.commit_message,
             revision=options.revision,
             create_pr=options.create_pr,
@@ -221,19 +229,17 @@ def _push(stage: Callable[[Path, str | None], None], repo_id: str, options: Push
 
 
 def _operations(
-    api: HfApi, repo_id: str, staging: Path, options: PushOptions
+    api: HfApi, repo_id: str, staging: Path, options: PushOptions, own: Sequence[str]
 ) -> list[CommitOperationAdd | CommitOperationDelete]:
-    files = filter_repo_objects(
-        _sizes(staging), allow_patterns=options.allow_patterns, ignore_patterns=options.ignore_patterns
-    )
+    made = _sizes(staging)
+    files = filter_repo_objects(made, allow_patterns=options.allow_patterns, ignore_patterns=options.ignore_patterns)
     added = [CommitOperationAdd(name, staging / name) for name in files]
-    if options.delete_patterns is None:
-        return [*added]
-    there = filter_repo_objects(
-        api.list_repo_files(repo_id, revision=options.revision), allow_patterns=options.delete_patterns
-    )
+    there = api.list_repo_files(repo_id, revision=options.revision)
+    stale = {name for name in own if name not in made}  # of a judge that was there before
+    if options.delete_patterns is not None:
+        stale.update(filter_repo_objects(there, allow_patterns=options.delete_patterns))
     kept = {operation.path_in_repo for operation in added} | {".gitattributes"}
-    return [*added, *(CommitOperationDelete(name) for name in there if name not in kept)]
+    return [*added, *(CommitOperationDelete(name) for name in there if name in stale and name not in kept)]
 
 
 def _hub_card(repository: Repository) -> str | None:

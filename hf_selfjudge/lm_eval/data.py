@@ -1,13 +1,15 @@
 """Documents of our tasks: rows of the Hub or of a local file, written as prompts by what the task's YAML says.
 
 A task's `dataset_kwargs` hold `source`, in the words of pipeline/sources/presets.yaml: dataset, config, split, prompt,
-reference, ... A document has `prompt`, `reference` (JSON) and the columns named in `columns`. lm_eval hands the user's
-`--metadata`, among other things, to `load` as keywords.
+reference, ... A document has `prompt`, `reference` (JSON) and the columns named in `columns`; `spread` names one whose
+values every stretch of documents has in proportion. lm_eval hands the user's `--metadata`, among other things, to
+`load` as keywords.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +35,10 @@ def load(source: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
     """
     from datasets import Dataset
 
-    return {SPLIT: Dataset.from_list(documents(source, **metadata))}
+    found = documents(source, **metadata)
+    if "spread" in source:
+        found = spread(found, source["spread"])  # so that the first few, of --limit, are of all kinds
+    return {SPLIT: Dataset.from_list(found)}
 
 
 def documents(source: Mapping[str, Any], **metadata: Any) -> list[dict[str, Any]]:
@@ -45,6 +50,18 @@ def documents(source: Mapping[str, Any], **metadata: Any) -> list[dict[str, Any]
     if not rows:
         raise ValueError(f"{source.get('name')}: no rows are left; take another file, split or fold.")
     return rows
+
+
+def spread(documents: Sequence[dict[str, Any]], column: str) -> list[dict[str, Any]]:
+    """The documents in an order in which every stretch has a column's values in proportion, to within about one."""
+    sizes = Counter(document[column] for document in documents)
+    seen: Counter[Any] = Counter()
+    places = []
+    for document in documents:
+        value = document[column]
+        places.append((seen[value] + 0.5) / sizes[value])  # the n-th of m documents belongs at (n - 1/2) / m
+        seen[value] += 1
+    return [documents[index] for index in sorted(range(len(documents)), key=lambda index: places[index])]
 
 
 def data_file(name: str, given: Any) -> Path | None:
@@ -69,7 +86,8 @@ def _rows(source: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[dict[s
     settings = dict(source)
     name = str(settings.pop("name"))
     columns: Sequence[str] = settings.pop("columns", ())
-    settings.pop("nli", None)
+    for key in ("nli", "spread"):
+        settings.pop(key, None)
     base = load_presets()[settings.pop("preset")] if "preset" in settings else Preset()
     preset = replace(base, **settings)
     file = data_file(name, metadata.get("data_files"))
@@ -105,7 +123,11 @@ def _playground(task: str, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Held-out items of the embedded world: `items` of them (default 200), of `seed`."""
     from ..playground.world import generate
 
-    items = generate(task, "test", int(metadata.get("items", 200)), int(metadata.get("seed", 0)))
+    counts = {"items": 200, "seed": 0, **metadata}
+    for name, least in (("items", 1), ("seed", 0)):
+        if not str(counts[name]).isdecimal() or int(counts[name]) < least:
+            raise ValueError(f"{name} is {counts[name]!r} in --metadata, expected an int of at least {least}.")
+    items = generate(task, "test", int(counts["items"]), int(counts["seed"]))
     return [
         {"prompt": item.prompt, "reference": json.dumps({"task": item.task, "facts": dict(item.facts)})}
         for item in items

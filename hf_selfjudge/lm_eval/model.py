@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, 
 
 from .. import install
 from ..config import MODES
+from ..decoding.drafting import DraftSettings
 from ..evaluation.grammar import Point, parse_spec
 from ..evaluation.judges import Judges
 from ..evaluation.providers import model_folder
@@ -74,9 +75,10 @@ class SelfJudgeLM(HFLM):
             raise ValueError("The model selfjudge needs a draft: add assistant=FOLDER_OR_HUB_ID to --model_args.")
         if mode not in MODES:
             raise ValueError(f"mode is {mode!r}, expected one of {', '.join(MODES)}.")
+        if not str(gamma).isdecimal() or int(gamma) < 1:
+            raise ValueError(f"gamma is {gamma!r}, expected an int of at least 1.")
         gamma = int(gamma)
-        if gamma < 1:
-            raise ValueError(f"gamma is {gamma}, expected at least 1.")
+        DraftSettings(gamma, schedule)  # refuses an unknown schedule
         point = make_point(judge, threshold, rule, never_relax, gamma)
         judges = Judges()
         identity = judges.identity(point)  # finds what is wrong with the rule before any model is loaded

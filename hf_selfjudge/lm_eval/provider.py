@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import EVAL_TASKS, scorers
 from .data import documents as documents_of
+from .data import spread
 
 Score = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any]]
 
@@ -39,8 +39,6 @@ SELECTION: Mapping[str, str] = {
     "cnn_dailymail_rouge": "validation",
 }
 """Hub splits that points may be chosen on."""
-STRATA: Mapping[str, str] = {"mmlu_cot": "subject"}
-"""Columns whose values are taken in proportion."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,13 @@ class Benchmark:
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """Which figures, by which model if any, against which references."""
+        """Which figures, by which model or version of the scorers, against which references."""
         references = json.dumps([document["reference"] for document in self.documents])
         models = sorted({document["nli_model"] for document in self.documents if "nli_model" in document})
         return {
             "figures": list(self.names),
             "references": hashlib.sha256(references.encode()).hexdigest()[:16],
-            **({"nli_model": models[0]} if models and self.needs_model else {}),
+            **({"nli_model": models[0]} if models and self.needs_model else {"scorers": scorers.VERSION}),
         }
 
     def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
@@ -106,32 +104,20 @@ def load_task(name: str, count: int, split: str, seed: int, skip: int = 0, nli_m
         source["split"] = SELECTION[task]
     given = {"data_files": file or None, "nli_model": nli_model}
     found = documents_of(source, **{key: value for key, value in given.items() if value is not None})
-    documents: list[Mapping[str, Any]] = [*found]
+    documents: list[dict[str, Any]] = [*found]
     if skip + count > len(documents):
         raise ValueError(
             f"lm_eval/{name} has {len(documents)} rows, and {skip + count} are asked for; give a smaller :COUNT."
         )
     random.Random(seed).shuffle(documents)
-    if task in STRATA:
-        documents = spread(documents, STRATA[task])
+    if "spread" in source:
+        documents = spread(documents, source["spread"])
     scorer, names = SCORES[task]
     longest = int(settings["generation_kwargs"]["max_gen_toks"])
     return Benchmark(
         f"lm_eval/{task}", f"lm_eval/{source['name']}", documents[skip : skip + count], longest, scorer, names,
         needs_model=task in BY_NLI,
     )  # fmt: skip
-
-
-def spread(documents: Sequence[Mapping[str, Any]], column: str) -> list[Mapping[str, Any]]:
-    """The documents in an order in which every stretch has a column's values in proportion, to within about one."""
-    sizes = Counter(document[column] for document in documents)
-    seen: Counter[Any] = Counter()
-    places = []
-    for document in documents:
-        value = document[column]
-        places.append((seen[value] + 0.5) / sizes[value])  # the n-th of m documents belongs at (n - 1/2) / m
-        seen[value] += 1
-    return [documents[index] for index in sorted(range(len(documents)), key=lambda index: places[index])]
 
 
 def model_folder(role: str) -> str:

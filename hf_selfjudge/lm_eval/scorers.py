@@ -16,6 +16,8 @@ from ..checkers import math as mathematics
 from .factual_consistency import consistencies
 from .response import figures
 
+VERSION = 2
+"""Raised when an answer may get another score than before: kept scores are then made anew."""
 Document = Mapping[str, Any]
 ROUGE = ("rouge1", "rouge2", "rougeL")
 _TAGS = re.compile(r"\\?\[answer\\?\](.*?)(?:\\?\[\s*[/\\]\s*answer\s*\\?\]|\Z)", re.DOTALL | re.IGNORECASE)

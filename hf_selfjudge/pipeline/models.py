@@ -52,9 +52,11 @@ class ModelSettings(Settings):
             raise ValueError("device_map and tp_plan are both given; a model is spread in one way only: drop one.")
 
     def name(self, role: str) -> str:
-        """What names a model in the judge's config.json."""
+        """What names a model in the judge's config.json; a folder in a way that no Hub id is written."""
         name = self._given(role)
-        return f"{EMBEDDED}{role}" if name == PLAYGROUND else name
+        if name == PLAYGROUND:
+            return f"{EMBEDDED}{role}"
+        return f"./{name}" if Path(name).is_dir() and not name.startswith((".", "/", "~")) else name
 
     def location(self, role: str) -> str:
         """Where a model is loaded from: a folder or a Hub id."""

@@ -64,6 +64,7 @@ def run(settings: DemoSettings, out: Path, console: Console | None = None) -> di
     console = console or Console()
     begun = time.perf_counter()
     JudgeConfig.load(ASSETS / "judge" / "config.json").theta(settings.threshold)  # refuses an unknown one
+    out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(settings.workers, get_context("spawn"), _start_worker, (settings,)) as pool:
         jobs = _submit(pool, settings)
         samples = show_samples(settings, console)  # while the workers are busy

@@ -12,6 +12,7 @@ For example judge:my-judge@f1&floor:0.02+digits.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial, reduce
@@ -93,7 +94,7 @@ def as_threshold(text: str) -> str | float:
         return text
 
 
-def as_rule(judge: SelfJudgeVerifier | Rule | str, tokenizer: Any = None) -> Rule:
+def as_rule(judge: SelfJudgeVerifier | Rule | str | os.PathLike[str], tokenizer: Any = None) -> Rule:
     """What `judge=` accepts, as a rule: a judge, a rule, a rule's spec, or a judge's folder or Hub id.
 
     Args:
@@ -106,6 +107,8 @@ def as_rule(judge: SelfJudgeVerifier | Rule | str, tokenizer: Any = None) -> Rul
         return JudgeRule(judge)
     if isinstance(judge, str):
         return parse_rule(judge, tokenizer) if is_spec(judge) else JudgeRule(SelfJudgeVerifier.from_pretrained(judge))
+    if isinstance(judge, os.PathLike):
+        return JudgeRule(SelfJudgeVerifier.from_pretrained(os.fspath(judge)))
     raise TypeError(
         f"judge= got {type(judge).__name__}; expected a SelfJudgeVerifier, a rule of hf_selfjudge.rules, a rule's spec "
         "such as 'topk:2', or a judge's folder or Hub id."

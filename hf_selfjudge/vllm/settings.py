@@ -60,6 +60,10 @@ class Settings:
         _expect(not unknown, "never_relax", unknown, f"names out of {list(GUARDS)}")
         if self.threshold is not None and not isinstance(self.threshold, str):
             check_theta(self.threshold, "selfjudge threshold")
+        for name in ("judge", "require"):
+            text = getattr(self, name)
+            guarded = text is not None and is_spec(text) and "+" in text
+            _expect(not guarded, name, text, 'a rule without "+"; the entry never_relax names what it never relaxes')
         if self.require is not None:
             parse_rule(self.require)
         if self.is_spec:
@@ -93,8 +97,8 @@ class Settings:
     def to_config(self) -> dict[str, Any]:
         """The additional config with these settings, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["never_relax"] = list(self.never_relax)
-        return {KEY: {name: value for name, value in values.items() if value not in (None, [], False)}}
+        values["never_relax"] = list(self.never_relax) or None
+        return {KEY: {name: value for name, value in values.items() if value is not None and value is not False}}
 
     def rule(self, tokenizer: Any = None) -> Rule | None:
         """The rule with everything asked for; None if nothing may be relaxed.

@@ -52,7 +52,7 @@ def watched():
 @pytest.fixture
 def folder(tmp_path):
     settings = {"thresholds": {"f1": 0.4, "recall": 0.7}, "default_threshold": "f1", "labels": {"tau": -1.5}}
-    build_judge(("hidden", "s_prefix"), 0.4, hidden_size=6, **settings).save_pretrained(tmp_path)
+    build_judge(("hidden", "s_prefix"), hidden_size=6, **settings).save_pretrained(tmp_path)
     return tmp_path
 
 

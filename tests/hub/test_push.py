@@ -47,7 +47,7 @@ result = [imported, out.tolist(), again.tolist()]
 def make_judge(seed=0, **config):
     named = {"target": ModelReference("org/target"), "draft": ModelReference("org/draft")}
     settings = {"thresholds": {"f1": 0.4, "recall": 0.7}, "default_threshold": "f1", **named, **config}
-    return build_judge(("hidden", "s_prefix", "log_q"), 0.4, seed=seed, **settings)
+    return build_judge(("hidden", "s_prefix", "log_q"), seed=seed, **settings)
 
 
 def probabilities(judge):
@@ -172,6 +172,26 @@ def test_a_dry_run_asks_nothing_of_the_hub(hub, owner, folder):
     assert "model.safetensors" in files
     assert [request for request in hub.requests[before:] if "agent" not in request] == []
     assert "org/dry" not in hub.repos
+
+
+def test_nothing_of_the_judge_before_stays(hub, owner, folder, tmp_path):
+    push(owner, folder, "org/again")
+    repo = hub.repos["org/again"]
+    for name in ("report/report.json", "report/roc.png", "measured.json", ".eval_results/judge.yaml", "notes.txt"):
+        repo.put(name, b"of another judge")
+    make_judge(seed=3).save_pretrained(tmp_path)
+    (tmp_path / "measured.json").write_text('{"weights": "of another judge", "comparisons": []}')
+    push(owner, tmp_path, "org/again")
+    left = set(repo.trees[repo.refs["main"]])
+    assert "notes.txt" in left
+    assert not {"report/report.json", "report/roc.png", "measured.json", ".eval_results/judge.yaml"} & left
+
+
+def test_a_mistyped_folder_is_no_hub_id(hub, owner):
+    before = len(hub.requests)
+    with pytest.raises(Failed, match="nope is not a folder"):
+        push(owner, "nope", "org/dry", dry_run=True)
+    assert [request for request in hub.requests[before:] if "agent" not in request] == []
 
 
 def test_a_hand_edited_card_survives(hub, owner, folder, tmp_path):

@@ -161,6 +161,8 @@ def test_sampling_goes_through(model):
         ({"never_relax": "verbs"}, "verbs"),
         ({"mode": "fast"}, "two-stage"),
         ({"gamma": 0}, "at least 1"),
+        ({"gamma": "abc"}, "gamma is 'abc'"),
+        ({"schedule": "sometimes"}, "adaptive"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_loaded(arguments, message):

@@ -80,6 +80,19 @@ def test_four_folds_share_the_programs_out(tmp_path):
         load(source, data_files=file, fold=4)
 
 
+def test_the_first_documents_are_of_all_subjects(tmp_path):
+    rows = [{**ROWS["mmlu"], "subject": subject, "question": f"{n}?"} for subject in "abc" for n in range(10)]
+    found = load(SOURCES["mmlu_cot"], data_files=write(tmp_path / "rows.jsonl", rows))["test"]["subject"]
+    assert sorted(found) == sorted(row["subject"] for row in rows)
+    assert all(set(found[first : first + 3]) == set("abc") for first in range(0, 30, 3))
+
+
+@pytest.mark.parametrize("given", [{"items": 0}, {"items": "many"}, {"seed": -1}])
+def test_counts_of_the_playground(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} is .* in --metadata, expected an int of at least"):
+        load({"playground": "word_problems"}, **given)
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file"):
         load(SOURCES["gsm8k"], data_files=str(tmp_path / "none.jsonl"))

@@ -11,9 +11,17 @@ from transformers import AutoModelForCausalLM
 
 from hf_selfjudge import SelfJudgeVerifier, cli
 from hf_selfjudge.pipeline.build import STAGES, build
-from hf_selfjudge.pipeline.models import Pair
+from hf_selfjudge.pipeline.models import ModelSettings, Pair
 from hf_selfjudge.pipeline.records import Substitutions
 from hf_selfjudge.pipeline.storage.shards import read_responses, read_table
+
+
+def test_a_folder_is_not_named_like_a_hub_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "target").mkdir(parents=True)
+    settings = ModelSettings(target="models/target", draft="models/draft")
+    assert (settings.name("target"), settings.name("draft")) == ("./models/target", "models/draft")
+    assert ModelSettings(target=str(tmp_path), draft="./models").name("target") == str(tmp_path)
 
 
 def test_a_build_gives_a_judge_and_says_how(settings, plain):

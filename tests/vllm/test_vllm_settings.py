@@ -23,6 +23,8 @@ def test_without_an_entry_there_are_no_settings(config):
 def test_settings_go_through_the_config_and_back():
     settings = Settings(judge=JUDGE, threshold="f1", require="floor:0.01", never_relax=("digits",))
     assert Settings.from_config(settings.to_config()) == settings
+    everything = Settings(judge=JUDGE, threshold=0.0, strict_pair=True)  # a theta of 0 is one, too
+    assert Settings.from_config(everything.to_config()) == everything
     assert Settings.from_config({"selfjudge": {"judge": JUDGE, "never_relax": "special"}}).never_relax == ("special",)
 
 
@@ -44,6 +46,8 @@ def test_settings_go_through_the_config_and_back():
         ({"judge": JUDGE, "revision": 3}, "a string"),
         ({"judge": "topk:two"}, "not the numbers"),
         ({"judge": "topk:2", "threshold": 0.4}, "none for rule"),
+        ({"judge": "topk:2+digits"}, "never_relax"),
+        ({"judge": JUDGE, "require": "floor:0.1+digits"}, "never_relax"),
     ],
 )
 def test_bad_entries_are_refused(entry, message):

@@ -1,5 +1,6 @@
 """Judge decoding for `model.generate(..., custom_generate=<this repository>, trust_remote_code=True, judge=...)`."""
 
+from os import PathLike, fspath
 from typing import Any
 
 from hf_selfjudge import SelfJudgeVerifier, install
@@ -30,6 +31,8 @@ def generate(model: Any, judge: Any = None, judge_threshold: Any = None, token: 
         raise ValueError("Judge decoding needs judge=: a judge's folder or Hub id, or a rule such as 'topk:2'.")
     for name in OF_THE_DOWNLOAD:
         arguments.pop(name, None)
+    if isinstance(judge, PathLike):
+        judge = fspath(judge)
     if isinstance(judge, str) and not is_spec(judge):
         judge = SelfJudgeVerifier.from_pretrained(judge, threshold=judge_threshold, token=token)
     elif judge_threshold is not None:
