@@ -28,4 +28,6 @@ def usable_device(name: str) -> torch.device:
     found = named_device(name)
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {name!r}, but no CUDA device can be used here; leave out --device.")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device is {name!r}, but there are {torch.cuda.device_count()} CUDA devices, from cuda:0 on.")
     return found

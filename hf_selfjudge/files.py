@@ -65,7 +65,7 @@ def locked(path: Path) -> Iterator[None]:
         except (BlockingIOError, PermissionError):
             file.seek(0)
             raise ValueError(
-                f"{path.parent.parent} is in use by another build ({file.read().strip() or 'unknown process'}). Wait "
+                f"{path.parent.parent} is in use by another run ({file.read().strip() or 'unknown process'}). Wait "
                 "for it or give another --out."
             ) from None
         file.truncate(0)

@@ -6,9 +6,12 @@ import logging
 import resource
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, fields
 
 import pytest
+import torch
+from safetensors import SafetensorError
 
 from hf_selfjudge import cli
 from hf_selfjudge.cli.options import add_options
@@ -171,3 +174,32 @@ def test_unknown_stages_to_overwrite_are_refused(capsys):
     code, _, err = run("mine", "--out", "judge", "--overwrite", "score", capsys=capsys)
     assert code == 2
     assert "invalid choice: 'score'" in err
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA\nout of memory"), "OutOfMemoryError: CUDA out of memory. The device's memory"),
+        (SafetensorError("incomplete"), "download or make that model again"),
+        (BrokenProcessPool("gone"), "give fewer --workers"),
+    ],
+)
+def test_errors_of_other_libraries_say_what_to_do(error, message, capsys, monkeypatch):
+    def fail(**options):
+        raise error
+
+    monkeypatch.setattr(cli, "_demo", fail)
+    code, _, err = run("demo", capsys=capsys)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
+    def fail(**options):
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr(cli, "_demo", fail)
+    with pytest.raises(RuntimeError, match="wrong"):
+        cli.main(["demo"])

@@ -103,6 +103,8 @@ def test_the_speed():
         "NVIDIA X, bfloat16, batch 1", "gamma 20", "256 new tokens", "torch 2.99, transformers 5.98",
     ):  # fmt: skip
         assert part in text
+    assert "upper bounds" in text
+    assert "upper bounds" not in tables.speed_table({**report, "warmed_up": True})
 
 
 @pytest.fixture

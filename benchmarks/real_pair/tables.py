@@ -242,6 +242,8 @@ def speed_table(report: dict[str, Any]) -> str:
         f"tokens per target forward predict {report['predicted_by_lengths']:.2f}: measured over predicted "
         f"{report['measured_over_predicted']:.3f}. Round by round the rule is {rounds} times exact."
     )
+    if not report.get("warmed_up"):
+        text += " Stock generation was timed in its first call, on one prompt: the ratios to it are upper bounds."
     head = ["decoding", "prompts", "tokens/s", "exact = 1", "accepted per cycle", "tokens per target forward"]
     return f"{table(head, rows)}\n\n{text}"
 

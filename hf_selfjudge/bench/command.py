@@ -134,20 +134,25 @@ def run_transformers(
 
     import hf_selfjudge
 
+    from ..devices import usable_device
     from .measure import BenchSettings, measure
     from .shapes import load
 
     hf_selfjudge.install()
     settings = BenchSettings(batches=batches, **others)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    named = {"target": target, "draft": draft}
-    models = [load(name, device, getattr(torch, dtype), role) for role, name in named.items()]
+    place = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
+    numbers = getattr(torch, dtype, None)
+    if not (isinstance(numbers, torch.dtype) and numbers.is_floating_point):
+        raise ValueError(f"dtype is {dtype!r}, expected a torch dtype such as float32 or bfloat16.")
+    if place.type == "cuda" and place.index is not None:
+        torch.cuda.set_device(place)  # clocks and memory counters look at the current device
+    models = [load(name, str(place), numbers, role) for role, name in (("target", target), ("draft", draft))]
     found = {
         "command": "selfjudge bench",
         "target": target,
         "draft": draft,
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else f"{platform.machine()} CPU",
+        "device": torch.cuda.get_device_name() if place.type == "cuda" else f"{platform.machine()} CPU",
         "threads": torch.get_num_threads(),
         "dtype": dtype,
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},

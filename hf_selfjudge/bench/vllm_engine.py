@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ METHODS = ("plain", "stock", "judge", "timed")
 """One engine each. timed is the judge's again with its clock on, which on a GPU waits for the device."""
 SEED = 7
 UNCOUNTED = 64
-"""Prompts taken from a source without a count."""
+"""Prompts taken from a source without a COUNT."""
 
 
 @dataclass(frozen=True)
@@ -117,18 +118,21 @@ def read(specs: Sequence[str], target: str) -> list[list[int]]:
 
     from ..pipeline.prompts import encoder
     from ..pipeline.sources.dataset_rows import read_prompts
-    from ..pipeline.sources.language import parse_sources
+    from ..pipeline.sources.language import PLAYGROUND, parse_sources
     from ..pipeline.sources.mapping import RawPrompt
     from ..playground.tasks import load_task
 
     encode = encoder(AutoTokenizer.from_pretrained(target), None)
     found: list[list[int]] = []
-    for source in parse_sources(specs):
+    # the playground has no end, so that it is refused without a COUNT
+    counted = [f"{spec}:{UNCOUNTED}" if re.fullmatch(rf"{PLAYGROUND}(/\w*)?", spec) else spec for spec in specs]
+    for source in parse_sources(counted):
+        count = source.count or UNCOUNTED
         if source.task is not None:
-            texts = load_task(source.task, source.count or 1, "test", SEED).prompts
+            texts = load_task(source.task, count, "test", SEED).prompts
             rows = [RawPrompt(({"role": "user", "content": text},), None, None) for text in texts]
         else:
-            rows = list(itertools.islice(read_prompts(source, SEED), source.count or UNCOUNTED))
+            rows = list(itertools.islice(read_prompts(source, SEED), count))
         found += [encode(row) for row in rows]
     return found
 

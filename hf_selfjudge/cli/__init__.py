@@ -12,6 +12,14 @@ from ..lm_eval.command import add_eval, add_fc_check
 from ..tuning.command import add_tune
 from .stages import Parser, add_commands
 
+ADVICE = {
+    "OutOfMemoryError": "The device's memory is too small for this: give a smaller batch size, fewer workers, fewer or "
+    "shorter prompts, or a smaller model.",
+    "SafetensorError": "A file of weights is broken or incomplete: download or make that model again.",
+    "BrokenProcessPool": "The system ends processes that take too much memory: give fewer --workers.",
+}
+"""What to do about errors of other libraries. They go by name: importing what defines them would take a second."""
+
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and run a subcommand."""
@@ -38,6 +46,11 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(2, f"selfjudge: {' '.join(str(error).split())}\n")
     except KeyboardInterrupt:
         parser.exit(130, "selfjudge: interrupted\n")
+    except Exception as error:
+        name = type(error).__name__
+        if name not in ADVICE:
+            raise
+        parser.exit(2, f"selfjudge: {name}: {' '.join(str(error).split())[:300].rstrip('.')}. {ADVICE[name]}\n")
 
 
 def _add_demo(commands: argparse._SubParsersAction[Parser]) -> None:

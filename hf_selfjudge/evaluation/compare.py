@@ -57,6 +57,7 @@ def compare(
         jobs = {"selection": run.jobs("selection", points)} if "selection" in run.plan.sets else {}
         tested = list(range(len(points)))
         if settings.test != "all":
+            run.check_scoring(_flat(jobs))
             run.decode(bench, _flat(jobs))
             run.score(_flat(jobs))
             selection = run.table(jobs["selection"])
@@ -66,6 +67,8 @@ def compare(
                 return {"computed": run.computed(), "selection": selected(run.plan, points, selection)}
             tested = _chosen(run.plan, points, always, selection)
         jobs["test"] = run.jobs("test", [points[index] for index in tested])
+        if report:
+            run.check_scoring(_flat(jobs))
         run.decode(bench, _flat(jobs))
     if report or not decode:
         run.score(_flat(jobs))
@@ -149,6 +152,11 @@ class _Run:
                 f"{in_words(differing)}. Decode where the others were, give another --out, or allow it with --mix."
             )
 
+    def check_scoring(self, jobs: Iterable[Job]) -> None:
+        """Refuse, before hours of decoding, what could not be scored."""
+        for request in {job.request for job in jobs if read_outcome(job) is None}:
+            self.plan.tasks[request].task.check()
+
     def score(self, jobs: Iterable[Job]) -> None:
         """Score what is decoded and not scored yet."""
         known = [job for job in jobs if self._decodes or read_answers(job.path, job.fingerprint) is not None]
@@ -168,7 +176,13 @@ def _points(plan: Plan, bench: Inline | Pool, run: _Run) -> tuple[list[Point], s
     thetas = _thetas(plan, bench, swept, run) if swept else {}
     found: dict[tuple[str, str], Point] = {}
     for spec in plan.specs:
-        for point in spec.points(thetas):
+        points = spec.points(thetas)
+        if not points:
+            raise ValueError(
+                f"The sweep of {spec.method} has no point: its judge accepts all mismatches or none, whatever theta. "
+                "Give thetas (@0.5), or leave it out."
+            )
+        for point in points:
             found.setdefault((point.method, plan.judges.identity(point)), point)
     also = {(point.method, plan.judges.identity(point)) for spec in plan.also for point in spec.points(thetas)}
     return list(found.values()), {at for at, key in enumerate(found) if key in also}
@@ -179,7 +193,8 @@ def _thetas(plan: Plan, bench: Inline | Pool, folders: list[str], run: _Run) -> 
     requests = next(iter(plan.sets.values()))
     judges = {folder: plan.judges.identity(Point("", ((f"judge:{folder}@1",),))) for folder in folders}
     tasks = [plan.tasks[request].fingerprint for request in requests]
-    made_from = {**plan.base, "judges": judges, "tasks": tasks, "shares": plan.settings.shares}
+    named = {folder: sorted(plan.judges[folder].config.thresholds.values()) for folder in folders}
+    made_from = {**plan.base, "judges": judges, "named": named, "tasks": tasks, "shares": plan.settings.shares}
     path = plan.out / "results" / f"thetas-{mark(made_from)}.json"
     if not path.is_file():
         run.check_decoding([])

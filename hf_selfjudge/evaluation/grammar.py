@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from ..rules.spec import JUDGE, RULES, Terms, as_threshold, check_guard, parse_rule, split_judge, split_spec
+from ..rules.training_free import FLy
 
 EXACT_RULE = "exact"
 SWEEP = "sweep"
@@ -145,7 +146,8 @@ def parse_rules(texts: Sequence[str], gamma: int) -> list[Spec]:
     specs = []
     for entry in (entry.strip() for text in texts for entry in text.split(",")):
         rest = entry.removeprefix(TRAINING_FREE)
-        written = [entry] if rest == entry else [f"{name}:{SWEEP}{rest}" for name in SWEEPS]
+        swept = [name for name in SWEEPS if name != "fly" or gamma > 1]
+        written = [entry] if rest == entry else [f"{name}:{SWEEP}{rest}" for name in swept]
         specs += [parse_spec(spec, gamma) for spec in written]
     exact = parse_spec(EXACT_RULE, gamma)
     return [exact, *(spec for spec in specs if spec != exact)]
@@ -196,13 +198,19 @@ def _plain_atom(text: str, spec: str, gamma: int) -> Atom:
         tails = SWEEPS[name]
         if name == "fly":
             tails = tuple(tail for tail in tails if int(tail.split(":")[1]) < gamma)
+        if not tails:
+            raise ValueError(f"Rule {spec!r}: fly looks at tokens behind a mismatch, and blocks have {gamma}.")
         return Atom(name, tuple(f":{tail}" for tail in tails))
     tails = tuple("".join(f":{value}" for value in values) for values in product(*map(_values, numbers)))
     for tail in tails:
         try:
-            parse_rule(name + tail)
+            rule = parse_rule(name + tail)
         except ValueError as error:
             raise ValueError(f"Rule {spec!r}: {error}") from None
+        if isinstance(rule, FLy) and rule.window >= gamma:
+            raise ValueError(
+                f"Rule {spec!r}: fly looks at {rule.window} tokens behind a mismatch, and blocks have {gamma}."
+            )
     return Atom(name, tails)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..config import VECTOR_FEATURES
 from ..features import Block
 from ..judge import SelfJudgeVerifier
 from ..rules import JudgeRule, Rule, never_relax, parse_rule, tokens_where
@@ -34,6 +35,16 @@ class Judges:
         if folder not in self._judges:
             self._judges[folder] = SelfJudgeVerifier.from_pretrained(model_folder(folder, "judge"))
         return self._judges[folder]
+
+    def check_sizes(self, hidden_size: int) -> None:
+        """Refuse judges, of those loaded, that read hidden states of another size than the target's."""
+        for folder, judge in self._judges.items():
+            config = judge.config
+            if config.hidden_size != hidden_size and not set(VECTOR_FEATURES).isdisjoint(config.features):
+                raise ValueError(
+                    f"The judge {folder} was trained on hidden states of size {config.hidden_size}, the target's have "
+                    f"{hidden_size}; give judges of this pair."
+                )
 
     def theta(self, atom: str) -> float:
         """The theta of a judge atom."""

@@ -130,7 +130,12 @@ def verdict(found: dict[str, Any], rules: Sequence[str], chosen_on: str) -> str:
         best = max(methods, key=lambda name: methods[name]["test"]["accepted_per_cycle"]["estimate"])
         return f"{start}measured on the test items: {best} is the longest, {_place(methods[best], rules)}."
     mine = methods[ours]
-    parts = [f"{start}measured on the test items: {ours} is at {_place(mine, rules)}."]
+    stands = (
+        f"no point of {ours} keeps it, and exact decoding stands for it, at"
+        if mine["none_matched"]
+        else f"{ours} is at"
+    )
+    parts = [f"{start}measured on the test items: {stands} {_place(mine, rules)}."]
     by_outcome: dict[str, list[str]] = {"longer": [], "shorter": [], "no clear difference": []}
     shaky = []
     for name, entry in methods.items():

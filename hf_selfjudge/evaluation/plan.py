@@ -114,9 +114,17 @@ def make_plan(settings: CompareSettings, out: Path) -> Plan:
     options = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype")}
     base = {"format": FORMAT, **{role: found for role, (found, _) in models.items()}, **options}
     remembered = [role for role, (_, computed) in models.items() if not computed]
+    if "target" not in remembered:
+        judges.check_sizes(_hidden_size(model_folder(bench.target, "target")))
     plan = Plan(settings, out, specs, also, judges, sets, base, ours, remembered)
     _prepare(plan)
     return plan
+
+
+def _hidden_size(target: str) -> int:
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(target).get_text_config().hidden_size)
 
 
 def _prepare(plan: Plan) -> None:

@@ -54,6 +54,10 @@ class Task(Protocol):
         """Whether a model scores the answers: one process then scores them all."""
         ...
 
+    def check(self) -> None:
+        """Refuse, before anything is decoded, what answers could not be scored with."""
+        ...
+
     def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
         """Figures by name for answers to prompts by their index, the score first; empty where there is none."""
         ...
@@ -101,6 +105,10 @@ class Part:
     def scoring(self) -> dict[str, Any]:
         """The task's, and which prompts are kept."""
         return {**self.task.scoring, "keep": list(self.keep)}
+
+    def check(self) -> None:
+        """As in the task."""
+        self.task.check()
 
     def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
         """The task's figures."""

@@ -5,13 +5,13 @@ Where a model scores (an NLI model, say), this process does it alone, in large b
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import Any
 
 from ..checkers.sandbox import cores
 from .outcomes import Outcome, combine
+from .processes import made_here, worker_processes
 from .providers import TaskRequest
 from .store import read_answers, read_scores, write_scores
 from .workers import Job, Tasks
@@ -81,23 +81,11 @@ def _score_apart(jobs: Sequence[Job], tasks: Tasks, workers: int, advance: Calla
         return
     asked = {job.request for job in jobs}
     own = {request: task for request, task in tasks.items() if request in asked}
-    # spawn: a process that has used CUDA or threads cannot be forked
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_scorer, (own,)) as executor:
-        try:
-            for done in as_completed([executor.submit(_score, job) for job in jobs]):
-                advance(done.result())
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-_scorer: dict[str, Scorer] = {}
-
-
-def _start_scorer(tasks: Tasks) -> None:
-    _scorer["scorer"] = Scorer(tasks)
+    with worker_processes(workers, "fewer --score-workers", Scorer, own) as executor:
+        for done in as_completed([executor.submit(_score, job) for job in jobs]):
+            advance(done.result())
 
 
 def _score(job: Job) -> int:
-    return _scorer["scorer"].score(job)
+    scorer: Scorer = made_here()
+    return scorer.score(job)

@@ -17,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_bytes, write_text
+from ..fingerprint import folder_fingerprint, has_weights
 from .decode import Answers
 from .providers import Task
 
 FORMAT = 2
-_HASHED = (".json", ".jinja", ".safetensors", ".bin", ".model")
-_WEIGHTS = (".safetensors", ".bin")
-_WHOLE = 256 << 20
-"""Larger files are told apart by size, beginning and end."""
-_END = 1 << 20
 
 
 def mark(value: Any) -> str:
@@ -45,17 +41,7 @@ def model_fingerprint(folder: str) -> str:
         return f"{folder}@{Path(config).parent.name}"
     if not (Path(folder) / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json; expected a folder written by save_pretrained.")
-    found = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in _HASHED:
-            found.update(f"{path.name}:{path.stat().st_size}:".encode())
-            found.update(_content(path))
-    return found.hexdigest()[:16]
-
-
-def has_weights(folder: str) -> bool:
-    """Whether a model's weights lie in this folder."""
-    return Path(folder).is_dir() and any(path.suffix in _WEIGHTS for path in Path(folder).iterdir())
+    return folder_fingerprint(Path(folder))
 
 
 class ModelRecords:
@@ -74,7 +60,7 @@ class ModelRecords:
         Without its weights here, the one that was written down when answers were decoded.
         """
         known = self._known.get(f"{role} {name}")
-        if known is not None and not has_weights(folder):
+        if known is not None and not has_weights(Path(folder)):
             return known, False
         found = model_fingerprint(folder)
         if found != known:
@@ -149,12 +135,3 @@ def read_scores(path: Path, answers: Answers, scoring: dict[str, Any]) -> list[d
 
 def _readable(text: str) -> str:
     return re.sub(r"[^\w.@+-]+", "-", text)[-60:].strip("-")
-
-
-def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
-        if path.stat().st_size <= _WHOLE:
-            return hashlib.file_digest(file, "sha256").digest()
-        begin = file.read(_END)
-        file.seek(-_END, 2)
-        return hashlib.sha256(begin + file.read(_END)).digest()

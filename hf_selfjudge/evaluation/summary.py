@@ -89,7 +89,9 @@ def summarise(plan: Plan, points: list[Point], measured: Measurements) -> dict[s
             for index, point in enumerate(points)
         ],
         "matched": matched,
-        "verdict": matched[settings.criterion]["verdict"] if matched else "No task has a score: no score to match.",
+        "verdict": matched[settings.criterion]["verdict"]
+        if matched
+        else f"No {'selection ' if test.scored else ''}task has a score: no score to match.",
     }
 
 

@@ -97,7 +97,8 @@ def bounded(value: float, sample: np.ndarray) -> dict[str, float] | None:
     """An estimate with its 95 % interval; None where there is no score."""
     if not np.isfinite(value):
         return None
-    low, high = interval(sample)
+    # a ratio to exact decoding has no value in a resample in which that accepts nothing
+    low, high = interval(sample[np.isfinite(sample)])
     return {"estimate": round(float(value), DIGITS), "low": round(low, DIGITS), "high": round(high, DIGITS)}
 
 

@@ -1,11 +1,11 @@
 """Where answers are computed: the pair in this process, or in several worker processes that share the work.
 
-A job that fails (out of memory, say) does not stop the others: it is told at the end.
+A job that fails (out of memory, say) does not stop the others: it is told at the end. A process that dies, or cannot
+load the pair, does.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from ..rules import Rule
 from .decode import Answers, decode, tokenize
 from .grammar import Point
 from .judges import Judges, Recorder
+from .processes import made_here, worker_processes
 from .providers import Task, TaskRequest, model_folder
 from .store import read_answers, write_answers
 
@@ -83,16 +84,14 @@ class Bench:
 
     def __init__(self, settings: BenchSettings, tasks: Tasks) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         from .provenance import here
 
-        folders = [model_folder(getattr(settings, role), role) for role in ("target", "draft")]
+        folders = {role: model_folder(getattr(settings, role), role) for role in ("target", "draft")}
         dtype = settings.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        target, draft = (
-            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(settings.device).eval() for folder in folders
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folders[0], padding_side="left")
+        target, draft = (_load(role, folder, dtype, settings.device) for role, folder in folders.items())
+        tokenizer = AutoTokenizer.from_pretrained(folders["target"], padding_side="left")
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.settings = settings
@@ -178,10 +177,7 @@ class Pool:
         failed: Failures = {}
         due = {self._executor.submit(_measure, job): job for job in jobs}
         for done in as_completed(due):
-            try:
-                count, reason = done.result()
-            except Exception as error:  # the process died, or could not load the pair
-                count, reason = 0, f"{type(error).__name__}: {error}"
+            count, reason = done.result()
             if reason:
                 failed[due[done]] = reason
             advance(count)
@@ -199,21 +195,35 @@ def open_bench(settings: BenchSettings, tasks: Tasks) -> Iterator[Inline | Pool]
     if settings.workers == 1:
         yield Inline(settings, tasks)
         return
-    # spawn: a forked process cannot use CUDA
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(settings.workers, context, _start_worker, (settings, tasks)) as executor:
-        try:
-            yield Pool(executor)
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    advice = "fewer --workers or a smaller --batch-size"
+    with worker_processes(settings.workers, advice, _load_bench, settings, tasks) as executor:
+        yield Pool(executor)
+
+
+def _load(role: str, folder: str, dtype: Any, device: str) -> Any:
+    """A model of the pair; an error names it."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    except ImportError:
+        raise  # says what to install
+    except Exception as error:  # every kind of file has its own for what is broken, every device for what does not fit
+        raise OSError(
+            f"The {role} {folder} cannot be loaded ({_in_words(error)}); what is finished is kept. Download it again "
+            "if its files are broken or incomplete, give fewer --workers if memory is short."
+        ) from error
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _reason(error: Exception) -> str:
     """An error in words; what it holds on to on the device is given free."""
     import torch
 
-    found = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    found = _in_words(error)
     error.__traceback__ = None  # its frames hold the batch that did not fit
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -228,25 +238,24 @@ def _merge(found: Iterator[dict[str, list[float]]]) -> dict[str, list[float]]:
     return merged
 
 
-_worker: dict[str, Bench] = {}
-
-
-def _start_worker(settings: BenchSettings, tasks: Tasks) -> None:
+def _load_bench(settings: BenchSettings, tasks: Tasks) -> Bench:
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)  # the processes are the parallelism
     logging.disable_progress_bar()
-    _worker["bench"] = Bench(settings, tasks)
+    return Bench(settings, tasks)
 
 
 def _measure(job: Job) -> tuple[int, str]:
     """The number of answers, and what went wrong; errors of other libraries may not cross process borders."""
+    bench: Bench = made_here()
     try:
-        return _worker["bench"].measure(job), ""
+        return bench.measure(job), ""
     except Exception as error:
         return 0, _reason(error)
 
 
 def _record(folders: Sequence[str], request: TaskRequest, count: int) -> dict[str, list[float]]:
-    return _worker["bench"].record(folders, request, count)
+    bench: Bench = made_here()
+    return bench.record(folders, request, count)

@@ -82,6 +82,20 @@ def consistency(article: str, summary: str, model: str) -> Consistency:
     return consistencies([(article, summary)], model)[0]
 
 
+def check_model(model: str) -> None:
+    """Refuse a model that cannot be found; named as in `consistencies`."""
+    from transformers import AutoConfig
+
+    kind, colon, folder = model.partition(":")
+    try:
+        AutoConfig.from_pretrained(folder if colon and kind in PROMPTED else model)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"The NLI model {model!r} cannot be read ({str(error).splitlines()[0]}). Name another one by --nli-model "
+            "(lm_eval: --metadata nli_model=...), or decode only."
+        ) from None
+
+
 def consistencies(pairs: Sequence[tuple[str, str]], model: str) -> list[Consistency]:
     """Factual consistency of many (article, summary).
 

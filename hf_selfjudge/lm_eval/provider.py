@@ -15,6 +15,7 @@ from typing import Any
 from . import EVAL_TASKS, scorers
 from .data import documents as documents_of
 from .data import spread
+from .factual_consistency import check_model
 
 Score = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any]]
 
@@ -68,8 +69,15 @@ class Benchmark:
         return {
             "figures": list(self.names),
             "references": hashlib.sha256(references.encode()).hexdigest()[:16],
-            **({"nli_model": models[0]} if models and self.needs_model else {"scorers": scorers.VERSION}),
+            **({"nli_model": models[0]} if models and self.needs_model else {"scorers": scorers.version()}),
         }
+
+    def check(self) -> None:
+        """Refuse a scorer that is not here."""
+        if "rougeL" in self.names:
+            scorers.rouge("a", "a")
+        if self.needs_model:
+            check_model(self.documents[0]["nli_model"])
 
     def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
         """The figures of answers to documents by their index; those of factual consistency are in [-1, 1]."""

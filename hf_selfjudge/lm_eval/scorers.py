@@ -5,10 +5,12 @@ Every score comes with the figures of the decoding (see `response`) where the mo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..checkers import choice, code
@@ -16,8 +18,6 @@ from ..checkers import math as mathematics
 from .factual_consistency import consistencies
 from .response import figures
 
-VERSION = 2
-"""Raised when an answer may get another score than before: kept scores are then made anew."""
 Document = Mapping[str, Any]
 ROUGE = ("rouge1", "rouge2", "rougeL")
 _TAGS = re.compile(r"\\?\[answer\\?\](.*?)(?:\\?\[\s*[/\\]\s*answer\s*\\?\]|\Z)", re.DOTALL | re.IGNORECASE)
@@ -36,6 +36,13 @@ SUBJECTS = tuple(
     security_studies sociology us_foreign_policy virology world_religions""".split()  # noqa: SIM905
 )
 """MMLU's; each has its own figure."""
+
+
+@cache
+def version() -> str:
+    """A hash of the code that scores: where it changes, kept scores are made anew."""
+    sources = [Path(__file__), *sorted(Path(choice.__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
 def score_gsm8k(document: Document, results: Sequence[str]) -> dict[str, Any]:

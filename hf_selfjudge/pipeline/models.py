@@ -5,7 +5,6 @@ Knows nothing of torch until something is loaded, so that the command line can s
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import EMBEDDED
 from ..devices import usable_device
+from ..fingerprint import folder_fingerprint
 from .settings import Settings, option
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ ROLES = ("target", "draft")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 PLAYGROUND = "playground"
 """The word that names the embedded pair."""
-
-_READ = ("*.json", "*.jinja", "*.txt", "*.model")  # small files, compared by content
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")  # large ones, compared by size and samples
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -232,23 +228,3 @@ class Pair:
         found: dict[str, Any] = {"trust_remote_code": self.settings.trust_remote_code}
         revision = self.settings.revision(role)
         return found | ({"revision": revision} if revision else {})
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """Identifies a local model: the content of its small files, names, sizes and samples of its weights.
-
-    Training changes nearly every weight, so samples spread over a file tell two checkpoints apart in no time.
-    """
-    found = hashlib.sha256()
-    for pattern in _READ:
-        for path in sorted(folder.glob(pattern)):
-            found.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    for pattern in _WEIGHTS:
-        for path in sorted(folder.glob(pattern)):
-            size = path.stat().st_size
-            found.update(f"{path.name}\0{size}\0".encode())
-            with path.open("rb") as file:
-                for sample in range(_SAMPLES):
-                    file.seek(max(0, size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
-                    found.update(file.read(_SAMPLE_BYTES))
-    return f"files {found.hexdigest()[:16]}"

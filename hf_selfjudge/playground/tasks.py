@@ -46,6 +46,9 @@ class PlaygroundTask:
         """Scores come from rules."""
         return False
 
+    def check(self) -> None:
+        """Nothing can be missing."""
+
     def figures(self, answers: Sequence[tuple[int, str]]) -> list[dict[str, float]]:
         """The score of each answer to an item by its index; nothing where the task has none."""
         scores = [self.score(index, text) for index, text in answers]

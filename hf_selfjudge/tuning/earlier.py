@@ -27,6 +27,8 @@ class Run(NamedTuple):
     """Figures about the answers, JSON values."""
     marks: list[str]
     """Of the runs whose answers these are."""
+    asked: list[str]
+    """Marks of the prompts, in the order of their numbers."""
     folder: Path
 
 
@@ -35,7 +37,8 @@ def write(run: Run, conditions: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
     tensors = {name: getattr(run.evidence, name) for name in _ANSWERS} | run.evidence.decisions.tensors
-    known = {"conditions": json.dumps(conditions), "counts": json.dumps(run.counts), "runs": json.dumps(run.marks)}
+    told = {"conditions": conditions, "counts": run.counts, "runs": run.marks, "asked": run.asked}
+    known = {name: json.dumps(value) for name, value in told.items()}
     folder = run.folder
     with atomic_path(folder / FILE) as path:
         save_file({name: column.contiguous() for name, column in tensors.items()}, path, metadata=known)
@@ -54,7 +57,7 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> Run:
             known = file.metadata() or {}
             answers = {name: file.get_tensor(name) for name in _ANSWERS}
             decisions = Decisions.read(file.get_tensor)
-        theirs, counts, runs = (json.loads(known[name]) for name in ("conditions", "counts", "runs"))
+        theirs, counts, runs, asked = (json.loads(known[name]) for name in ("conditions", "counts", "runs", "asked"))
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise ValueError(
             f"{folder} holds no evidence ({FILE}) of an earlier `selfjudge tune`: {error}. Name such a run's --out."
@@ -66,11 +69,14 @@ def read(folder: Path, conditions: Mapping[str, Any]) -> Run:
                 f"{folder} was explored with {name} = {theirs.get(name)!r}, this run has {value!r}; only runs alike "
                 f"in {', '.join(mine)} can be counted together."
             )
-    return Run(Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts, runs, folder)
+    return Run(Evidence(**answers, decisions=decisions, share=float(mine["share"])), counts, runs, asked, folder)
 
 
-def check_apart(others: Sequence[Run], mark: str, out: Path) -> None:
-    """Refuse folders that hold the same run's answers, or those of the run `mark` in `out`: each is counted once."""
+def check_apart(others: Sequence[Run], mark: str, asked: Sequence[str], out: Path) -> None:
+    """Refuse folders that hold the same run's answers, or those of the run `mark` in `out`: each is counted once.
+
+    Nor may runs share prompts: their answers would be on both sides of a fold.
+    """
     owner: dict[str, Path] = {}
     for folder, marks in [*((run.folder, run.marks) for run in others), (out, [mark])]:
         for one in marks:
@@ -80,20 +86,30 @@ def check_apart(others: Sequence[Run], mark: str, out: Path) -> None:
                     "once (a folder made by --with holds the other's answers too)."
                 )
             owner[one] = folder
+    seen: dict[str, Path] = {}
+    for folder, prompts in [*((run.folder, run.asked) for run in others), (out, asked)]:
+        shared = [seen[prompt] for prompt in prompts if prompt in seen]
+        if shared:
+            raise ValueError(
+                f"{len(shared)} prompts of {folder} are in {shared[0]} too and would count twice; leave them out (the "
+                "earlier run counts its own)."
+            )
+        seen |= dict.fromkeys(prompts, folder)
 
 
 def join(runs: Sequence[Run]) -> Run:
     """All answers of several runs, in the last one's folder; prompts of different runs are different prompts."""
     parts = [run.evidence for run in runs]
     prompts, tables, answers, asked = [], [], 0, 0
-    for part in parts:
+    for run, part in zip(runs, parts, strict=True):
         prompts.append(part.prompts + asked)
         tables.append(replace(part.decisions, sequences=part.decisions.sequences + answers))
-        asked, answers = int(prompts[-1].max()) + 1, answers + len(part.kept)
+        asked, answers = asked + len(run.asked), answers + len(part.kept)
     kept, resemblance = (torch.cat([getattr(part, name) for part in parts]) for name in ("kept", "resemblance"))
     evidence = Evidence(kept, resemblance, torch.cat(prompts), Decisions.join(tables), parts[0].share)
     marks = [mark for run in runs for mark in run.marks]
-    return Run(evidence, _total([run.counts for run in runs]), marks, runs[-1].folder)
+    known = [mark for run in runs for mark in run.asked]
+    return Run(evidence, _total([run.counts for run in runs]), marks, known, runs[-1].folder)
 
 
 def _total(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -115,10 +115,11 @@ def fit(evidence: Evidence, priors: Sequence[float] = PRIORS) -> tuple[Effects, 
 
 def _check(training: Evidence) -> None:
     """Refuse what nothing can be fitted on."""
-    if len(training.kept) < FEWEST or not len(training.decisions) or float(training.outcome.std()) == 0.0:
+    taken = int(training.decisions.taken.sum())
+    if len(training.kept) < FEWEST or not taken or float(training.outcome.std()) == 0.0:
         raise ValueError(
-            f"{len(training.kept)} answers with {len(training.decisions)} decisions are left to fit on in a fold; "
-            f"expected at least {FEWEST} that differ. Give more prompts, or a laxer rule."
+            f"{len(training.kept)} answers with {taken} of {len(training.decisions)} decisions taken are left to fit "
+            f"on in a fold; expected at least {FEWEST} that differ. Give more prompts, a laxer rule, a larger --share."
         )
 
 
@@ -188,5 +189,8 @@ def _changes(part: Tensor, evidence: Evidence, name: str) -> tuple[Tensor, Tenso
     design = some.design(member, truth)
     inverse = torch.linalg.pinv(design.T @ design)
     solution = inverse @ design.T @ truth
-    variance = (truth - design @ solution).square().sum() / max(1, len(truth) - design.shape[1])
-    return solution, (inverse.diagonal().clamp(min=0.0) * variance).sqrt()
+    # a prompt's answers go together, and outcomes near certainty vary less: errors by prompts, not by answers
+    prompts, owner = some.prompts.unique(return_inverse=True)
+    scores = design.new_zeros(len(prompts), design.shape[1])
+    scores.index_add_(0, owner, design * (truth - design @ solution)[:, None])
+    return solution, (scores @ inverse).square().sum(0).sqrt()

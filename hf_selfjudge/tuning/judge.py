@@ -32,7 +32,7 @@ def worth(effects: Effects, inputs: Tensor) -> tuple[Tensor, float]:
 
 
 def make_judge(
-    effects: Effects, judges: Sequence[SelfJudgeVerifier], inputs: Tensor, **config: Any
+    effects: Effects, judges: Sequence[SelfJudgeVerifier], inputs: Tensor, hidden_size: int, **config: Any
 ) -> tuple[SelfJudgeVerifier, float]:
     """The judge whose log-odds are a decision's worth, in units of its spread; and the price of a token.
 
@@ -40,6 +40,7 @@ def make_judge(
         effects: what accepting costs and wins.
         judges: the linear judges whose log-odds come first in the inputs.
         inputs: of the explored decisions, for price, spread and thresholds. (decisions, inputs)
+        hidden_size: of the target.
         config: the other fields of its config.
     """
     weights, price = worth(effects, inputs)
@@ -47,7 +48,6 @@ def make_judge(
     scale = float(values.std()) or 1.0
     raw = weights[:-1] / effects.std / scale
     bias = (float(weights[-1]) - float((weights[:-1] * effects.mean / effects.std).sum())) / scale
-    hidden_size = judges[0].config.hidden_size if judges else 1
     columns: dict[str, Tensor] = {name: raw[len(judges) + at] for at, name in enumerate(SCALARS)}
     for judge, factor in zip(judges, raw, strict=False):
         bias += float(factor) * float(judge.layers[0].bias)  # type: ignore[arg-type]

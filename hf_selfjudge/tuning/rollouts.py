@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..devices import usable_device
+from ..evaluation.processes import made_here, worker_processes
 from ..evaluation.workers import BenchSettings
 from ..files import atomic_path
 from .explorer import Decisions, Explorer
@@ -95,17 +96,12 @@ def explore(explored: Explored, parts: Sequence[Part], progress: bool = True) ->
 
 
 def _explore_apart(explored: Explored, due: Sequence[Part], advance: Callable[[int], Any]) -> None:
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures import as_completed
 
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    with ProcessPoolExecutor(explored.bench.workers, context, _start, (explored,)) as executor:
-        try:
-            for done in as_completed([executor.submit(_run, part) for part in due]):
-                advance(done.result())
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
+    advice = "fewer --workers (another --batch-size begins anew)"
+    with worker_processes(explored.bench.workers, advice, _load_worker, explored) as executor:
+        for done in as_completed([executor.submit(_run, part) for part in due]):
+            advance(done.result())
 
 
 class Worker:
@@ -132,25 +128,23 @@ class Worker:
         except torch.OutOfMemoryError:
             raise ValueError(
                 f"Not even one answer fits into the device's memory, with {self._explored.bench.workers} processes; "
-                "what is finished is kept. Give fewer --workers, or --max-prompt-tokens."
+                "what is finished is kept for the same prompts. Give fewer --workers, or --max-prompt-tokens."
             ) from None
         write(part, self._explored.fingerprint, Rollout(answers.texts, answers.new_tokens, explorer.decisions()))
         return len(answers)
 
 
-_worker: dict[str, Worker] = {}
-
-
-def _start(explored: Explored) -> None:
+def _load_worker(explored: Explored) -> Worker:
     from transformers.utils import logging
 
     torch.set_num_threads(1)  # the processes are the parallelism
     logging.disable_progress_bar()
-    _worker["worker"] = Worker(explored)
+    return Worker(explored)
 
 
 def _run(part: Part) -> int:
-    return _worker["worker"].run(part)
+    worker: Worker = made_here()
+    return worker.run(part)
 
 
 def _identity(part: Part) -> str:

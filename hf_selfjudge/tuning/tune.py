@@ -20,7 +20,7 @@ from ..evaluation.judges import Judges, weights_hash
 from ..evaluation.plan import check_bench
 from ..evaluation.store import mark, model_fingerprint
 from ..evaluation.workers import BenchSettings
-from ..files import write_text
+from ..files import locked, write_text
 from ..pipeline.models import ModelSettings, Pair
 from ..pipeline.prompts import load_prompts
 from ..pipeline.records import Prompt
@@ -67,17 +67,21 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     point = _one_point(settings.rule, bench.gamma)
     if out.resolve() in [Path(folder).resolve() for folder in settings.earlier]:
         raise ValueError(f"--with names the run's own folder {out}, whose answers count anyway; leave it out.")
+    if out.resolve() in [Path(folder).resolve() for folder in settings.judges]:
+        raise ValueError(f"--out {out} is the folder of a judge in --judges, which the new one would replace.")
     longest = bench.max_new_tokens or DEFAULT_LENGTH
     names = ModelSettings(target=bench.target, draft=bench.draft)
     pair = Pair(names)
-    judges = _linear_judges(settings.judges, pair.hidden_size)
+    known = Judges()
+    rule = known.identity(point)
+    judges = _linear_judges(settings.judges, known)
+    known.check_sizes(pair.hidden_size)
     prompts = load_prompts(settings.prompts, pair.tokenizer, pair.context, longest).prompts
     located = replace(bench, target=names.location("target"), draft=names.location("draft"))
     tokens = [prompt.tokens for prompt in prompts]
     decides = {name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "batch_size", "max_new_tokens")}
     models = [model_fingerprint(names.location(role)) for role in ("target", "draft")]
     hashes = [*map(weights_hash, judges)]
-    rule = Judges().identity(point)
     fingerprint = mark([decides, models, [rule, *hashes, settings.share, settings.seed], tokens])
     conditions = {
         **{name: getattr(bench, name) for name in ("gamma", "mode", "dtype", "max_new_tokens")},
@@ -87,14 +91,16 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         "share": settings.share,
     }
     others = [earlier.read(Path(folder), conditions) for folder in settings.earlier]
-    earlier.check_apart(others, fingerprint, out)
+    marks = [*map(mark, tokens)]
+    earlier.check_apart(others, fingerprint, marks, out)
     _check_enough(len(prompts), settings.rollouts, sum(run.counts["answers"] for run in others))
     explored = Explored(located, settings.rule, settings.judges, tokens, longest, fingerprint)
-    parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts")
-    explore(explored, parts, progress)
+    parts = plan(explored, settings.rollouts, settings.share, settings.seed, out / "rollouts" / fingerprint)
+    with locked(out / "rollouts" / "lock"):
+        explore(explored, parts, progress)
     seconds = time.perf_counter() - begun
-    found = {part: rollout for part in parts if (rollout := read(part, fingerprint)) is not None}
-    mine = earlier.Run(*collect(prompts, found, settings.share, _encoder(pair.tokenizer)), [fingerprint], out)
+    found = {part: _read(part, fingerprint) for part in parts}
+    mine = earlier.Run(*collect(prompts, found, settings.share, _encoder(pair.tokenizer)), [fingerprint], marks, out)
     evidence, counts, *_ = run = earlier.join([*others, mine])
     effects, table = fit(evidence)
     earlier.write(run, conditions)
@@ -110,6 +116,7 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         effects,
         judges,
         evidence.decisions.inputs,
+        pair.hidden_size,
         target=ModelReference(names.name("target")),
         draft=ModelReference(names.name("draft")),
         labels=_provenance(settings, counts["sources"]),
@@ -119,6 +126,13 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
     judge.save_pretrained(out)
     write_text(out / "tune.json", json.dumps(figures, indent=1) + "\n")
     return figures
+
+
+def _read(part: Part, fingerprint: str) -> Rollout:
+    rollout = read(part, fingerprint)
+    if rollout is None:
+        raise ValueError(f"{part.path} was there and is gone, or was overwritten; run the same command again.")
+    return rollout
 
 
 def _one_point(rule: str, gamma: int) -> Point:
@@ -132,7 +146,8 @@ def _one_point(rule: str, gamma: int) -> Point:
 def _check_enough(prompts: int, rollouts: int, others: int) -> None:
     """Refuse, before exploring, what would leave too little to fit on."""
     answers = prompts * rollouts
-    if (answers + others) * (FOLDS - 1) // FOLDS < FEWEST:
+    held_out = -(-prompts // FOLDS) * rollouts  # of the largest fold
+    if answers - held_out + others * (FOLDS - 1) // FOLDS < FEWEST:
         raise ValueError(
             f"{prompts} prompts with {rollouts} rollouts make {answers} answers, a fifth of them held out; expected at "
             f"least {FEWEST} others. Give more prompts."
@@ -203,18 +218,12 @@ def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
     return lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def _linear_judges(folders: Sequence[str], hidden_size: int) -> list[Any]:
-    judges = Judges()
+def _linear_judges(folders: Sequence[str], judges: Judges) -> list[Any]:
     for folder in folders:
         config = judges[folder].config
         if config.hidden_units:
             raise ValueError(
                 f"The judge {folder} has hidden layers; only linear judges can be weighed: fit a logistic."
-            )
-        if config.hidden_size != hidden_size:
-            raise ValueError(
-                f"The judge {folder} reads states of {config.hidden_size} numbers, not {hidden_size}; "
-                "give judges of this pair."
             )
     return [judges[folder] for folder in folders]
 

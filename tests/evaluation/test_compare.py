@@ -11,6 +11,7 @@ import pytest
 import torch
 from brief_tasks import LONGEST, BriefTask
 from comparing import BENCH, OPEN, RULES, SETTINGS, WORDS, point, stored
+from tiny import build_judge
 
 from hf_selfjudge import SelfJudgeVerifier
 from hf_selfjudge.evaluation import judges
@@ -234,6 +235,29 @@ def test_a_swept_judge_gets_its_thetas_once(tmp_path, monkeypatch):
     assert lengths[-1] > lengths[0]
     path.write_text(json.dumps({"playground": thetas[:1]}))
     assert len(compare(settings, tmp_path, progress=False)["points"]) == 2
+    path.write_text(json.dumps({"playground": []}))
+    with pytest.raises(ValueError, match="The sweep of judge:playground has no point"):
+        compare(settings, tmp_path, progress=False)
+
+
+def test_thetas_follow_the_judges_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(judges, "ACCEPTED_SHARES", (0.1, 0.9))
+    judge = SelfJudgeVerifier.from_pretrained(ASSETS / "judge")
+    judge.save_pretrained(tmp_path / "judge")
+    rule = f"judge:{tmp_path / 'judge'}@sweep"
+    settings = replace(SETTINGS, rules=(rule,), tasks=(f"{WORDS}:2",), select_on="test", resamples=10)
+    compare(settings, tmp_path / "out", progress=False)
+    judge.with_threshold(0.777777).save_pretrained(tmp_path / "judge")
+    found = compare(settings, tmp_path / "out", progress=False)["points"]
+    assert any(point["rule"].endswith("@0.777777") for point in found)
+
+
+def test_a_judge_of_another_target_is_refused_before_any_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_module, "Bench", None)
+    build_judge(("hidden", "log_p")).save_pretrained(tmp_path / "states")
+    settings = replace(SETTINGS, rules=(f"judge:{tmp_path / 'states'}@0.5",))
+    with pytest.raises(ValueError, match="trained on hidden states of size 32, the target's have"):
+        compare(settings, tmp_path / "out", progress=False)
 
 
 # -- settings and command line ----------------------------------------------------------------------------------------

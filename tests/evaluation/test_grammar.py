@@ -83,12 +83,16 @@ def test_every_sweep_is_valid_from_strict_to_lax_and_fits_the_block():
         for tail in tails:
             parse_rule(f"{name}:{tail}")
     assert {point.rsplit(":", 1)[1] for point in points("fly:sweep", gamma=3)} == {"1", "2"}
+    for rule, gamma in (("fly:sweep", 1), ("fly:0.3:5", 5), ("topk:2|fly:0.3:1/3", 3)):
+        with pytest.raises(ValueError, match=f"behind a mismatch, and blocks have {gamma}"):
+            points(rule, gamma=gamma)
 
 
 def test_training_free_stands_for_all_sweeps():
     specs = parse_rules(["training-free+digits"], 5)
     assert [spec.method for spec in specs] == ["exact", *(f"{name}+digits" for name in SWEEPS)]
     assert specs[1].points({}) == parse_spec("topk:sweep+digits", 5).points({})
+    assert "fly" not in [spec.method for spec in parse_rules(["training-free"], 1)]
 
 
 def test_folder_and_threshold():

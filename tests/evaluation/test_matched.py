@@ -154,6 +154,13 @@ def test_points_are_chosen_on_selection_items_and_reported_on_test_items():
     assert "keeps the score on the selection items (score at most 1 point below exact" in words
 
 
+def test_the_verdict_where_no_point_of_ours_keeps_the_score():
+    table = curves((RIGHT, 2), ([0.0, 1.0] * 25, 3))
+    found = match(pooled(table), table, pooled(table), {"exact": [0], "ours": [1]}, "ours", "within", 1.0)
+    words = verdict(found, ["exact", "a"], "test")
+    assert "no point of ours keeps it, and exact decoding stands for it, at 2.00 draft tokens" in words
+
+
 def test_the_verdict_without_a_method_of_ours():
     table = curves((RIGHT, 2), (RIGHT, 3))
     found = match(pooled(table), table, pooled(table), {"exact": [0], "topk": [1]}, None, "within", 1.0)

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from brief_tasks import BriefTask
@@ -15,7 +16,7 @@ from hf_selfjudge.evaluation.decode import tokenize
 from hf_selfjudge.evaluation.page import report
 from hf_selfjudge.evaluation.providers import Part, TaskRequest
 from hf_selfjudge.evaluation.scoring import score_jobs
-from hf_selfjudge.lm_eval import factual_consistency
+from hf_selfjudge.lm_eval import factual_consistency, provider, scorers
 from hf_selfjudge.lm_eval.scorers import rouge
 
 ONE = replace(SETTINGS, rules=("topk:2",), tasks=(f"{WORDS}:4",), select_on="test", resamples=20)
@@ -118,8 +119,28 @@ def test_answers_are_scored_again_by_another_scorer(news, tmp_path, monkeypatch)
     row = point(results, "exact")["test"]["tasks"]["lm_eval/cnn_dailymail_fc"]
     assert (row["score"]["estimate"], row["figures"]["fc_probability"]["score"]["estimate"]) == (1.0, 0.5)
     assert compare(news, out, progress=False)["computed"]["scored"] == 2  # ROUGE beside it
-    other = replace(consistent, nli_model="another")
+    other = replace(consistent, nli_model="no/such/model")
+    with pytest.raises(ValueError, match="NLI model 'no/such/model' cannot be read"):
+        compare(other, out, progress=False)
+    monkeypatch.setattr(provider, "check_model", lambda model: None)
     assert compare(other, out, progress=False)["computed"]["scored"] == 2
+    monkeypatch.setattr(scorers, "version", lambda: "newer")
+    assert compare(news, out, progress=False)["computed"]["scored"] == 2  # the scorers changed
+    assert compare(other, out, progress=False)["computed"]["scored"] == 0  # which are not the model
+
+
+def test_the_scorers_version_is_that_of_their_code(tmp_path, monkeypatch):
+    scorers.version.cache_clear()
+    first = scorers.version()
+    for path in Path(scorers.choice.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(scorers.choice, "__file__", str(tmp_path / "choice.py"))
+    scorers.version.cache_clear()
+    assert scorers.version() == first
+    (tmp_path / "latex.py").write_text("# better\n")
+    scorers.version.cache_clear()
+    assert scorers.version() != first
+    scorers.version.cache_clear()
 
 
 def test_part_of_a_task_counts_anew():

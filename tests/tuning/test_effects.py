@@ -1,6 +1,7 @@
 """Known costs and gains are found again, also where hard prompts have more decisions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,6 +60,23 @@ def test_unseen_answers_tell_what_each_part_of_the_decisions_costs():
     assert worst["gain"] == pytest.approx(5)
     assert abs(best["resemblance"]) < 4 * best["resemblance_error"] < 1.0
     assert best["gain"] == pytest.approx(1)
+
+
+def test_errors_are_those_of_other_prompts():
+    """Where long answers vary more, and a prompt's answers vary together."""
+    found, told = [], []
+    for seed in range(80):
+        evidence = simulate(150, seed=seed)
+        counts = torch.bincount(evidence.decisions.sequences, minlength=len(evidence.kept)).float()
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(150, generator=generator)[evidence.prompts] * (1 - 2 * (torch.arange(600) // 150 % 2))
+        part = effect_table(
+            evidence.decisions.inputs[:, 1].double(),
+            replace(evidence, resemblance=evidence.resemblance + 0.004 * counts**1.5 * noise),
+        )[-1]
+        found.append(part["resemblance"])
+        told.append(part["resemblance_error"])
+    assert sum(told) / len(told) == pytest.approx(float(torch.tensor(found).std()), rel=0.2)
 
 
 def test_without_checkers_nothing_is_said_of_kept_answers():

@@ -1,6 +1,7 @@
 """Votes, the folded judge, and the whole command on the embedded pair: resumable, and clear about bad input."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_the_judge_is_the_worth_of_a_decision_in_one_linear_layer():
     gain = torch.randn(width + 1, generator=generator).double()
     gain[-1] = 5.0
     effects = Effects(inputs.mean(0), inputs.std(0).clamp(min=1e-3), cost, gain, 1.0)
-    judge, price = make_judge(effects, judges, inputs)
+    judge, price = make_judge(effects, judges, inputs, 32)
     known = torch.cat([(inputs - effects.mean) / effects.std, torch.ones(15, 1)], dim=1)
     assert price == pytest.approx(2 / 6, rel=1e-6), "what the average decision costs per token: itself and five more"
     worth = known @ cost + price * (1 + known @ gain)
@@ -107,7 +108,7 @@ def test_a_tuned_judge_is_a_judge_like_any_other(tuned):
 
 def test_a_killed_run_goes_on_with_what_is_there(tuned, tmp_path, monkeypatch):
     out, found = tuned
-    parts = sorted((out / "rollouts").iterdir())
+    parts = sorted((out / "rollouts").rglob("*.safetensors"))
     assert len(parts) == 8  # two batches, once exactly and three times by lot
     parts[3].write_bytes(parts[3].read_bytes()[:100])
     computed = []
@@ -186,6 +187,9 @@ def test_an_earlier_run_on_other_prompts_counts_as_well(tuned, tmp_path):
     assert both["thresholds"] != found["thresholds"]
     with pytest.raises(ValueError, match="answers of the same run, which would count twice"):
         tune(settings(earlier=(str(tmp_path / "both"),)), tmp_path / "again", progress=False)
+    mixed = PromptSettings(("playground/word_problems:28", "playground/news:4"))
+    with pytest.raises(ValueError, match=r"28 prompts of .* would count twice; leave them out"):
+        tune(settings(prompts=mixed, earlier=(str(out),)), tmp_path / "mixed", progress=False)
     with pytest.raises(ValueError, match="names the run's own folder"):
         tune(settings(earlier=(str(out),)), out, progress=False)
     ours, theirs = (earlier.read(folder, {"share": 0.7})[0] for folder in (out, tmp_path / "both"))
@@ -227,7 +231,7 @@ def test_exact_decoding_is_the_first_rollout(tuned):
     from safetensors import safe_open
 
     out, _ = tuned
-    with safe_open(out / "rollouts" / "rollout0-0000.safetensors", framework="pt") as file:
+    with safe_open(next(out.glob("rollouts/*/rollout0-0000.safetensors")), framework="pt") as file:
         assert not file.get_tensor("taken").any()
 
 
@@ -255,9 +259,42 @@ def test_bad_settings_are_refused_before_any_work(change, message, tmp_path):
 def test_judges_of_another_pair_or_with_hidden_layers_are_refused(tmp_path):
     build_judge().save_pretrained(tmp_path / "small")
     build_judge(hidden_units=(4,)).save_pretrained(tmp_path / "deep")
-    for name, message in (("small", "reads states of 32 numbers"), ("deep", "has hidden layers")):
+    for name, message in (("small", "trained on hidden states of size 32"), ("deep", "has hidden layers")):
         with pytest.raises(ValueError, match=message):
             tune(settings(judges=(str(tmp_path / name),)), tmp_path / "out", progress=False)
+    with pytest.raises(ValueError, match="trained on hidden states of size 32"):
+        tune(settings(rule=f"judge:{tmp_path / 'small'}@0.5"), tmp_path / "out", progress=False)
+    with pytest.raises(ValueError, match="which the new one would replace"):
+        tune(settings(judges=(str(tmp_path / "small"),)), tmp_path / "small", progress=False)
+
+
+def test_a_judge_without_states_is_of_every_pair(tmp_path, monkeypatch):
+    build_judge(("log_p", "kl_qp")).save_pretrained(tmp_path / "scalars")
+    monkeypatch.setattr(module, "explore", lambda *given: (_ for _ in ()).throw(ValueError("far enough")))
+    with pytest.raises(ValueError, match="far enough"):
+        tune(settings(judges=(str(tmp_path / "scalars"),)), tmp_path / "out", progress=False)
+
+
+def test_a_part_that_is_gone_is_not_passed_over(tuned, tmp_path, monkeypatch):
+    shutil.copytree(tuned[0], tmp_path / "out")
+    done = module.explore
+
+    def lose(explored, parts, progress):
+        done(explored, parts, progress)
+        parts[2].path.unlink()
+
+    monkeypatch.setattr(module, "explore", lose)
+    with pytest.raises(ValueError, match="was there and is gone"):
+        tune(settings(), tmp_path / "out", progress=False)
+
+
+def test_other_settings_leave_what_is_there(tuned, tmp_path, monkeypatch):
+    shutil.copytree(tuned[0], tmp_path / "out")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("rollout*.safetensors")}
+    monkeypatch.setattr(Worker, "run", lambda self, part: (_ for _ in ()).throw(ValueError(part.path.name)))
+    with pytest.raises(ValueError, match="rollout0-0000"):
+        tune(settings(seed=9), tmp_path / "out", progress=False)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("rollout*.safetensors")}
 
 
 def test_open_ended_answers_count_by_their_text_alone():

@@ -74,6 +74,12 @@ def test_prompts_are_held_out_chats():
     assert found == read(["playground:6"], str(ASSETS / "target"))
 
 
+@pytest.mark.parametrize("source", ["playground", "playground/news"])
+def test_the_playground_has_a_default_count_like_any_source(source):
+    target = str(ASSETS / "target")
+    assert read([source], target) == read([f"{source}:{vllm_engine.UNCOUNTED}"], target)
+
+
 def test_prompts_from_a_file(tmp_path):
     pytest.importorskip("datasets")
     file = tmp_path / "my.jsonl"
