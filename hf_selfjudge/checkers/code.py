@@ -6,7 +6,7 @@ The reference says what the tests are:
     {"stdin": [{"input", "output"}, ...]}                whole programs
     {"functional": {"entry_point", "tests": [...]}}      functions or methods of Solution: a JSON argument per line
     {"tests": [{..., "testtype"}], "entry_point"}        LiveCodeBench's own rows, stdin or functional
-Other keys are left alone.
+Other keys are left alone. LiveCodeBench's programs find the usual modules imported, as in its own harness.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 from .sandbox import Limits, run, run_many
@@ -31,7 +31,20 @@ FORMS = ("test", "asserts", "stdin", "functional", "tests")
 PYTHON = frozenset({"", "py", "python", "python3", "py3", "pycon"})
 MOST_BLOCKS, MOST_CUTS = 10, 20
 _PARSING = threading.Lock()  # the warning filters are global
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n]*\n(?P<text>.*?)(?:^[ \t]*(?P=fence)|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_STARRED = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
+)
+# the builtins come last but one: operator and io have their own `pow` and `open`
+PRELUDE = (
+    "".join(f"from {name} import *\n" for name in [*_STARRED.split(), "builtins", "typing"])
+    + f"import {', '.join(_STARRED.split())}\n"
+    + "sys.setrecursionlimit(50000)\n"
+)
+"""What LiveCodeBench's own harness puts in front of every program, whose prompts show code without imports."""
 _CODE_LINE = re.compile(r"^(?:def|class|import|from|async def|@\w)", re.MULTILINE)
 
 
@@ -44,6 +57,8 @@ def outcome(response: str, reference: Mapping[str, Any]) -> list[bool] | None:
     source = extract(response, reference)
     if source is None:
         return None
+    if form == "tests" and parse(PRELUDE + source):  # `from __future__` must stay in front
+        source = PRELUDE + source
     cases = _stdin_cases(reference, form)
     passed = _check_outputs(source, cases) if cases is not None else _check_asserts(source, _tests(reference, form))
     return passed if any(passed) else None
@@ -105,21 +120,34 @@ def same_output(found: str, expected: str) -> bool:
 
 
 class _Split(ast.NodeTransformer):
-    """Turns `assert x` into: try it, and report its number with how it went."""
+    """Turns `assert x` into: try it, and report its number with how it went; in a loop, when the loop has ended."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._in_loop = False
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """Wrap one assert; `assert True` tests nothing."""
         if isinstance(node.test, ast.Constant):
             return node
-        report = f"__report__({self.count}, %s)"
-        self.count += 1
-        wrapped = ast.parse(f"try:\n    {report % True}\nexcept BaseException:\n    {report % False}").body[0]
+        index, self.count = self.count, self.count + 1
+        passed = f"__report__.so_far({index})" if self._in_loop else f"__report__({index}, True)"
+        wrapped = ast.parse(f"try:\n    {passed}\nexcept BaseException:\n    __report__({index}, False)").body[0]
         assert isinstance(wrapped, ast.Try)
         wrapped.body.insert(0, node)
         return wrapped
+
+    def visit_For(self, node: ast.For | ast.While) -> ast.stmt | list[ast.stmt]:
+        """Report the end of an outermost loop: between its asserts the program may raise, hang or leave."""
+        if self._in_loop:
+            self.generic_visit(node)
+            return node
+        first, self._in_loop = self.count, True
+        self.generic_visit(node)
+        self._in_loop = False
+        return [node, *ast.parse(f"__report__.loop_ended({first}, {self.count})").body] if self.count > first else node
+
+    visit_While = visit_For
 
 
 def _form(reference: Any) -> str:
@@ -182,8 +210,9 @@ def _same_word(a: str, b: str) -> bool:
 
 def _blocks(response: str) -> Iterator[str]:
     """What may be the program, likeliest first: fenced blocks from the last one, then the text without its prose."""
-    fenced = [text for language, text in _FENCE.findall(response) if language.lower() in PYTHON]
-    yield from fenced[: -MOST_BLOCKS - 1 : -1]
+    fenced = [found["text"] for found in _FENCE.finditer(response) if found["language"].lower() in PYTHON]
+    for text in fenced[: -MOST_BLOCKS - 1 : -1]:
+        yield dedent(text) if text[:1] in (" ", "\t") else text  # a block in a list is indented as a whole
     if not fenced:
         yield response
         start = _CODE_LINE.search(response)

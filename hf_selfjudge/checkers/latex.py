@@ -16,7 +16,10 @@ LONGEST_ANSWER = 500
 """Characters; a longer one is no answer, so it is compared as it is."""
 
 _WRAP = r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*"
-_UNIT_TEXT = re.compile(rf"(?<=[\d}})])\s*{_WRAP}\{{([^{{}}]*)\}}\s*(?:\^\s*\{{?\d\}}?)?\s*$")
+_GAP = r"(?:\s|\\[,;:! ]|~)*"
+_UNIT_TEXT = re.compile(rf"(?<=[\d}})]){_GAP}{_WRAP}\{{([^{{}}]*)\}}\s*(?:\^\s*\{{?\d\}}?)?\s*$")
+_AROUND = re.compile(r'^[\s"`\u201c]+|(?:\\[,;:! ]?|[\s.,;:~"`\u201d])+$')
+"""Quotes, spaces and full stops; no exclamation mark: 5! is a factorial."""
 _WRAPPED = re.compile(rf"{_WRAP}\{{([^{{}}]*)\}}")
 _SPACING = re.compile(
     r"(?<=,)\\!\s*|\\(?:[,;:! ]|quad\b|qquad\b|left\b|right\b|[bB]igg?[lr]?\b|displaystyle\b)|~|\\[()\[\]]|\$"
@@ -24,8 +27,9 @@ _SPACING = re.compile(
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°|\\degree\b")
 _PERCENT = re.compile(r"\\?%|\bper\s?cent\b", re.IGNORECASE)
 _NAMED = re.compile(r"^\s*\\?[A-Za-z][A-Za-z_ ]{0,30}(?:\(\s*\w\s*\))?\s*(?:=|\\in\b|\\approx\b)\s*(?=[^=]+$)")
-_SUM = re.compile(r"^[\d\s.,+\-*/()\u00d7÷$€£]+=\s*(?=[^=]+$)")
-_NOT_UNITS = r"(?!(?:and|or|to|pi|sqrt|frac|sin|cos|tan|cot|sec|csc|log|exp|cup|cap|cdot|times|infty|if|for|when)\b)"
+_SUM = re.compile(r"^(?:[\d\s.,+\-*/()\u00d7÷$€£]|(?<=[\d\s])x(?=\s?[\d$€£]))+=\s*(?=[^=]+$)")
+_ROUGHLY = re.compile(r"^\s*(?:(?:about|approximately|around|roughly|exactly)\b|\\approx\b|≈)\s*", re.IGNORECASE)
+_NOT_UNITS = r"(?!(?:and|or|to|pi|sqrt|frac|sin|cos|tan|cot|sec|csc|log|exp|cdot|times|infty|if|for|when)\b)"
 _SHORT_UNITS = r"(?:cm|mm|km|ft|kg|mg|lb|oz|ml|mL|hr|am|pm|min|sec|lbs|hrs|mins|mph)\b"
 _POWER = r"(?:\s*\^\s*\{?\d\}?)?"
 _UNITS = re.compile(
@@ -39,9 +43,12 @@ _SUBSTITUTES = {
     "\\leq": "<=", "\\le": "<=", "≤": "<=", "\\geq": ">=", "\\ge": ">=", "≥": ">=",
     "π": "\\pi ", "∞": "\\infty ", "√": "\\sqrt ", "\u222a": "\\cup ", "€": "", "£": "", "¥": "",
 }  # fmt: skip
-PRODUCT = r"[^-+/,;=]*"
+PRODUCT = r"\w*sqrt\([^()]*\)|[^-+/,;=]*"
 """A numerator that needs no brackets."""
+FACTOR = r"[A-Za-z](?:_\w)?|\\[A-Za-z]+|sqrt\([^()]*\)|\d*\.\d+"
+"""A denominator that needs none: what follows the fraction must not seem to be part of it."""
 _SEPARATOR = re.compile(r"\s+(?:and|or)\s+")
+_SCRIPT = re.compile(r"([_^])\{([^{}]*)\}")
 _BRACKETS = {"(": ")", "[": "]", "\x01": "\x02", "{": "}"}
 
 
@@ -55,19 +62,25 @@ def normalise(text: str) -> str:
         return str(number)
     parts = _split(_SEPARATOR.sub(",", text))
     if len(parts) > 1:  # several answers, such as roots: their order says nothing
-        return ",".join(sorted(map(normalise, parts)))
+        names = [_name(part) for part in parts]
+        if len(set(names) - {""}) < 2:
+            names = [""] * len(parts)  # x = 1 or x = -2: the name says nothing either
+        return ",".join(sorted(name + normalise(part) for name, part in zip(names, parts, strict=True)))
     if text and text[0] in "([\x01" and text[-1] in ")]\x02" and closing(text, 0, any_bracket=True) == len(text) - 1:
         inside = _split(text[1:-1])
         if len(inside) > 1:
             return text[0].replace("\x01", "{") + ",".join(map(normalise, inside)) + text[-1].replace("\x02", "}")
         if re.fullmatch(r"\s*[A-Za-z]\s*", inside[0]):
             return inside[0].strip()  # "(C)" is the choice C
+        number = _number(inside[0]) if text[0] + text[-1] in ("()", "[]") else None
+        if number is not None:
+            return str(number)
     return _compact(text)
 
 
 def is_number(text: str) -> bool:
     """Whether an answer is one number, perhaps with a currency or a unit."""
-    return _number(_plain(text)) is not None
+    return len(text) <= LONGEST_ANSWER and _number(_plain(text)) is not None
 
 
 def closing(text: str, at: int, any_bracket: bool = False) -> int | None:
@@ -84,7 +97,9 @@ def closing(text: str, at: int, any_bracket: bool = False) -> int | None:
 
 def _plain(text: str) -> str:
     """Without decoration: spacing, units, percent, a name in front; fractions and roots written plainly."""
-    text = text.strip().rstrip(".,;:!")
+    text = _AROUND.sub("", text)
+    if re.fullmatch(r"['\u2018].+['\u2019]", text):
+        text = text[1:-1]
     unit = _UNIT_TEXT.search(text)
     if unit and not _SEPARATOR.search(f" {unit[1]} "):
         text = text[: unit.start()]
@@ -94,11 +109,17 @@ def _plain(text: str) -> str:
     text = _SPACING.sub("", _DEGREES.sub("", _PERCENT.sub("", text.replace("\\\\", "\x03")))).replace("\x03", "\\\\")
     for found, wanted in _SUBSTITUTES.items():
         text = text.replace(found, wanted)
-    text = _SUM.sub("", _NAMED.sub("", text))
+    text = _SUM.sub("", _NAMED.sub("", _ROUGHLY.sub("", text)))
     text = re.sub(r"\\(?:begin|end)\s*\{(\w+)\}", lambda match: "(" if "begin" in match[0] else ")", text)
-    text = _write_out(text).strip().rstrip(".,:!").strip()
+    text = _write_out(text).strip().rstrip(".,:").strip()
     units = _UNITS.match(text)
     return units[1].strip() if units else text
+
+
+def _name(part: str) -> str:
+    """What is said to have a value, with its sign, such as "x="; empty if nothing is."""
+    named = _NAMED.match(part)
+    return re.sub(r"\s", "", named[0]) if named else ""
 
 
 def _write_out(text: str) -> str:
@@ -109,7 +130,7 @@ def _write_out(text: str) -> str:
             above, at = _group(text, found.end())
             below, at = _group(text, at)
             mixed = above.isdigit() and below.isdigit() and before.rstrip()[-1:].isdigit()
-            over = f"{_wrapped(_write_out(above), PRODUCT)}/{_wrapped(_write_out(below))}"
+            over = f"{_wrapped(_write_out(above), PRODUCT)}/{_wrapped(_write_out(below), FACTOR)}"
             text = f"{before}{' ' * mixed}{over}{text[at:]}"
         else:
             index = re.compile(r"\s*\[\w+\]").match(text, found.end())
@@ -133,9 +154,9 @@ def _group(text: str, at: int) -> tuple[str, int]:
     return text[at : at + 1], at + 1
 
 
-def _wrapped(text: str, also: str = r"\d*\.\d+") -> str:
+def _wrapped(text: str, also: str) -> str:
     """In brackets unless it is one thing; `also` says what more needs none."""
-    simple = re.fullmatch(rf"-?(?:\d+|\\?\w+|\w*sqrt\([^()]*\)|\([^()]*\)|{also})", text)
+    simple = re.fullmatch(rf"-?(?:\d+|\([^()]*\)|{also})", text)
     return text if simple else f"({text})"
 
 
@@ -179,10 +200,12 @@ def _split(text: str) -> list[str]:
 
 def _compact(text: str) -> str:
     """A formula without spaces, needless braces and backslashes; plain words in lower case."""
+    text = re.sub(r"([_^])\s*(\d{2,}|\\[A-Za-z]+)", r"\1{\2}", text)  # as people mean it: x^10 is x^{10}
     text = re.sub(r"\\([A-Za-z]+)", r"\1 ", text)
     words = re.fullmatch(r"[A-Za-z][A-Za-z' -]+", text.strip()) is not None
     text = re.sub(r"\s+", "", text)
-    text = re.sub(r"([_^])\{([^{}]*)\}", lambda m: m[1] + (m[2] if re.fullmatch(r"\w+", m[2]) else f"({m[2]})"), text)
+    while (shown := _SCRIPT.sub(lambda m: m[1] + (m[2] if len(m[2]) < 2 else f"({m[2]})"), text)) != text:
+        text = shown
     text = text.replace("{", "").replace("}", "").replace("\x01", "{").replace("\x02", "}")
     text = re.sub(r"(?<=\d)\*(?=[A-Za-z(])", "", text)
     return text.casefold() if words else text

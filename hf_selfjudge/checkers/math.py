@@ -19,7 +19,19 @@ _STATED = re.compile(
     r"\banswer\b(?:\s+(?:to|for|of)\b[^.\n:=]{0,100}?)?\s*(?:\bis\b|\bwas\b|\bare\b|\bwould be\b|[:=])\s*:?\s*(?=\S)",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"[.!?;](?=\s|$)")
+_SENTENCE_END = re.compile(r"(?<!\\)[.!?;](?=[\"\u201d]?(?:\s|$))(?!\s*=)")
+_COMMANDS = re.compile(
+    r"(?:\\[(\[]|\$+)? ?(?:\\(?:(?:boxed|fbox|[dt]?frac|sqrt|text[a-z]*|math[a-z]*|left|begin)[^\w\n\\]*)?)+"
+)
+CUT_OFF = r"\boxed"
+"""What is found where a statement was cut off before there was more of it than commands."""
+_PUNCTUATION = r"[\x00-/:-@\[-`{-\x7f]*"
+_DISPLAYED = re.compile(r"(?:\$\$|\\\[)(.*?)(?:\$\$|\\\]|\Z)", re.DOTALL)
+_OPENED_BOX = re.compile(r"\\(?:boxed|fbox)\b\s*\{?")
+_NO_PROSE = re.compile(r"\\(?:begin|end|text\w*|math\w*|operatorname)\s*\{[^{}]*\}")
+_REASON = re.compile(r"\b(?:because|since|as|so|where|which)\b", re.IGNORECASE)
+_LETTER_UNIT = re.compile(r"(?<=\d)\s+(?:[mglLsh]|km/h|m/s)$")
+"""In prose only: in a formula such a letter is a variable."""
 _NUMBER = re.compile(
     r"(?<![\w.)\]])(?:[-\u2212\u2013]?[$€£¥]?[-\u2212\u2013]?)"
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:\s?/\s?\d+(?![\d.]\d))?"
@@ -31,12 +43,15 @@ def outcome(response: str, reference: Any = None) -> str | None:
     r"""The normal form of the response's final answer; None if it has none.
 
     The last \boxed, else a line `#### n`, else the last [answer] tag, else the last "the answer is", else the last
-    number.
+    number; but none where the text was cut off as it began to state one.
     """
     text = response.replace("**", "").replace("\\[answer\\]", "[answer]")
-    for candidate in (_boxed(text), _hashed(text), _tagged(text), _stated(text), _last(text)):
+    for find in (_boxed, _hashed, _tagged, _stated, _last):
+        candidate = find(text)
+        if candidate == CUT_OFF:
+            return None
         found = normalise(candidate) if candidate is not None else ""
-        if found:
+        if not re.fullmatch(_PUNCTUATION, found):
             return found
     return None
 
@@ -98,15 +113,26 @@ def _stated(text: str) -> str | None:
     found = list(_STATED.finditer(text))
     if not found:
         return None
-    line = text[found[-1].end() :].split("\n", 1)[0]
+    behind = text[found[-1].end() :].rstrip()
+    if _COMMANDS.fullmatch(behind):
+        return CUT_OFF
+    behind = _OPENED_BOX.sub("", behind)  # whole boxes are looked for first, so this one was cut off
+    displayed = _DISPLAYED.match(behind)
+    if displayed:
+        return _from_prose(displayed[1].strip())
+    line = behind.split("\n", 1)[0]
     end = _SENTENCE_END.search(line)
     return _from_prose(line[: end.start()] if end else line)
 
 
 def _from_prose(phrase: str) -> str | None:
-    """The answer in a phrase: all of it if it is a formula, its number if it is a sentence."""
-    if is_number(phrase) or len(_WORD.findall(re.sub(r"\\text\w*\{[^{}]*\}", "", phrase))) < 2:
+    """The answer in a phrase: all of it if it is a formula, its number if it is a sentence; of a sum, what it makes."""
+    phrase = _LETTER_UNIT.sub("", phrase)
+    if is_number(phrase) or len(_WORD.findall(_NO_PROSE.sub("", phrase))) < 2:
         return phrase
+    _, equals, total = _REASON.split(phrase, maxsplit=1)[0].rpartition("=")
+    if equals and _NUMBER.search(total):
+        phrase = total.strip()
     numbers = _NUMBER.findall(phrase)
     if not numbers:
         return phrase

@@ -2,6 +2,8 @@
 
 Started by `sandbox.run` as a script of its own, with its folder and the limits as JSON; standard library only.
 The guards are an audit hook. They stop what a program does by mistake; a program that wants to can get around them.
+Python tells the hook neither of os.mkfifo and os.mknod nor of the folder (dir_fd) that os.open is given, and a sqlite3
+address (uri=True) is no path, so with these a program can make files elsewhere.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
     "os.mkdir": ((0, 2),),
     "os.remove": ((0, 1),),
     "os.rename": ((0, 2), (1, 3)),
+    "os.removexattr": ((0, None),),
     "os.rmdir": ((0, 1),),
+    "os.setxattr": ((0, None),),
     "os.symlink": ((1, 2),),
     "os.truncate": ((0, None),),
     "os.utime": ((0, 3),),
+    "sqlite3.connect": ((0, None),),
 }
 """Events that change files: where in their arguments the paths are, each with the folder it is relative to."""
 STARTS = frozenset(
@@ -134,7 +139,7 @@ def main() -> None:
     hook = guard(os.path.realpath(os.getcwd()), limits["forks"])
     set_limits(limits)
     sys.addaudithook(hook)
-    exec(compile(source, "program.py", "exec"), module.__dict__)
+    exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
 
 
 if __name__ == "__main__":

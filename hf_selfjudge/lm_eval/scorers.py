@@ -77,7 +77,8 @@ def loosely(answer: str) -> str:
 
 def score_mmlu(document: Document, results: Sequence[str]) -> dict[str, Any]:
     """Whether the stated letter is the right one, over all and for the subject."""
-    right = float(choice.correct(choice.outcome(results[0]), _reference(document)["answer"]))
+    reference = _reference(document)
+    right = float(choice.correct(choice.outcome(results[0], reference), reference))
     subject = document["subject"]
     own = {f"acc_{subject}": right} if subject in SUBJECTS else {}
     return {"acc": right, **own, **figures(results[0])}

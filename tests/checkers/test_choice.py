@@ -47,6 +47,11 @@ FOUND = [
     ("We can select C", "C"),
     ("It's B.", "B"),
     ("therefore, A.", "A"),
+    ("The answer is 'B'.", "B"),
+    ("The answer is \u2018B\u2019.", "B"),
+    ("The answer is 'b'.", "B"),
+    (r"The answer is \(B\).", "B"),
+    (r"So it must be \((B)\).", "B"),
     # what is said last, in the clearest form
     ("The answer is (A) or maybe not... no, the answer is (B)", "B"),
     ("The answer is not B. It is C.", "C"),
@@ -58,7 +63,13 @@ FOUND = [
     ("(A) is false. (C) holds.", "C"),
     ("Option A and C are wrong; B fits.", "B"),
     ("**(C) 42** fits best", "C"),
-    # no letter
+    # no letter: those that a text talks about on its way are no choices
+    ("Let A and B be events.\nThen the sum of both is", None),
+    ("Here (A) says that it rains. Therefore", None),
+    ("Option C: it holds. However, the other one does not\n", None),
+    (r"The field is then \( B = F / q \) and", None),
+    (r"We find \[ P(A | B) = \frac{P(A", None),
+    ("All of A, B and C hold.\n\nThe answer is (None).", None),
     ("A dog is an animal.", None),
     ("I do not know.", None),
     ("I'd rather not say.", None),
@@ -71,6 +82,16 @@ FOUND = [
 @pytest.mark.parametrize(("response", "letter"), FOUND)
 def test_the_letter_is_found(response, letter):
     assert choice.outcome(response) == letter
+
+
+def test_letters_beyond_the_options_are_no_outcomes():
+    reference = {"answer": "B", "options": 4}
+    assert choice.outcome("The answer is (E).", reference) is None
+    assert choice.outcome("Force F is larger, so (B)", reference) == "B"
+    assert choice.outcome("The answer is (E).", {"answer": "E"}) == "E"
+    assert choice.correct("B", reference)
+    assert choice.correct("B", {"answer": 1, "options": 4})
+    assert not choice.correct("C", reference)
 
 
 def test_letters_and_indices_as_references():

@@ -1,5 +1,7 @@
 """Programs: found in responses, run against tests of every form."""
 
+from textwrap import indent
+
 import pytest
 
 from hf_selfjudge.checkers import code
@@ -14,6 +16,7 @@ HUMANEVAL = {
 }
 BODY = "    return sum(helper(item) for item in items)\n"
 WHOLE = f"def total(items: List[int]) -> int:\n{BODY}"
+NL = "\n"
 FUNCTIONAL = {
     "entry_point": "add",
     "tests": [{"input": "1\n2", "output": "3"}, {"input": "[1]\n[2]", "output": "[1, 2]"}],
@@ -42,6 +45,10 @@ def _quick(monkeypatch):
         f"```python\nfrom __future__ import annotations\ndef helper(x): return x + 1\n{WHOLE}```",
         f"```python\nimport re\nPATTERN = '\\d'\n{WHOLE}```",
         f"```python\n{WHOLE}\nif __name__ == '__main__':\n    print(input())\n```",
+        f"~~~python\n{WHOLE}~~~\nIt sums.",
+        f"````python\n{WHOLE}````",
+        f"1. Here it is:\n\n{indent(f'```python{NL}{WHOLE}```', '   ')}\n2. It sums.",
+        f"- The body:\n\n{indent(f'```python{NL}{BODY}```', '  ')}\n",
         f"```python\n{WHOLE}\nprint('x' * 10**6)\nraise SystemExit(0)\n```",
     ],
 )
@@ -68,6 +75,23 @@ def test_a_right_function_is_found_in_every_dress(response):
 )
 def test_each_assert_counts_for_itself(body, expected):
     assert code.outcome(body, HUMANEVAL) == expected
+
+
+LATER = "    global calls\n    calls = globals().get('calls', 0) + 1\n"
+
+
+@pytest.mark.parametrize("then", ["raise ValueError", "while True: pass", "import os; os._exit(0)"])
+@pytest.mark.parametrize("loop", ["for n in range(3):", "n = -1\n    while n < 2:\n        n += 1"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_assert_in_a_loop_counts_if_the_loop_ends(then, loop, nested):
+    inner = "        for _ in range(1):\n            assert found == n\n" if nested else "        assert found == n\n"
+    # the call stands outside of the assert, so nothing but the end of the loop tells that it went well
+    tests = f"def check(f):\n    assert f(7) == 7\n    {loop}\n        found = f(n)\n{inner}    assert f(8) == 8\n"
+    reference = {"prompt": "def f(n):\n", "test": tests, "entry_point": "f"}
+    assert code.outcome("    return n\n", reference) == [True, True, True]
+    assert code.outcome(f"{LATER}    if calls == 3:\n        {then}\n    return n\n", reference) == [True, False, False]
+    assert code.outcome("    return n if n < 8 else 0\n", reference) == [True, True, False]
+    assert code.outcome("    return n if n != 2 else 0\n", reference) == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +136,25 @@ def test_functions_and_methods_with_json_arguments(reference):
     assert code.outcome(function, reference) == [True, True]
     assert code.outcome(method, reference) == [True, True]
     assert code.outcome("```python\ndef add(a, b):\n    return 3\n```", reference) == [True, False]
+
+
+def test_programs_run_as_plain_python():
+    bare = "```python\ndef root(x: Optional[int]):\n    return x ** 0.5\n```"
+    assert code.outcome(bare, {"asserts": ["assert root(4) == 2"]}) is None  # Optional was never imported
+    assert code.outcome("```python\nx: Missing = 3\nprint(x)\n```", {"stdin": [{"input": "", "output": "3"}]}) is None
+
+
+def test_only_livecodebench_programs_find_the_usual_modules_imported():
+    method = "```python\n{}class Solution:\n    def add(self, a: List[int], b: List[int]):\n        return {}\n```"
+    counted, tests = "sorted(Counter(a + b))", [{"input": "[1]\n[2]", "output": "[1, 2]"}]
+    theirs = {"entry_point": "add", "tests": tests}
+    assert code.outcome(method.format("", counted), theirs) == [True]
+    assert code.outcome(method.format("from __future__ import annotations\n", "a + b"), theirs) == [True]
+    assert code.outcome(method.format("", counted), {"functional": theirs}) is None
+    cases = [{"input": "2\n3", "output": "8"}]
+    program = "```python\na, b = map(int, sys.stdin)\nprint(pow(a, b), file=open(1, 'w'))\n```"
+    assert code.outcome(program, {"tests": cases}) == [True]
+    assert code.outcome(program, {"stdin": cases}) is None
 
 
 @pytest.mark.parametrize("key", ["stdin", "tests"])

@@ -162,25 +162,35 @@ def test_files_stay_in_the_folder_and_are_not_huge(limits, tmp_path):
     outside = tmp_path / "precious.txt"
     outside.write_text("keep")
     program = (
-        "import os, shutil, pathlib\n"
+        "import os, shutil, pathlib, sqlite3\n"
         "open('a.txt', 'w').write('x'); os.rename('a.txt', 'b.txt'); os.mkdir('d'); shutil.rmtree('d')\n"
         "print(open('b.txt').read(), os.listdir())\n"
         "open(os.devnull, 'w').write('x')\n"
+        "sqlite3.connect('d.db').close(); os.remove('d.db'); sqlite3.connect(':memory:').close()\n"
         f"there = {str(outside)!r}\n"
         "for attempt in (lambda: open(there, 'w'), lambda: os.remove(there), lambda: os.rename('b.txt', there),\n"
         "                lambda: os.truncate(there, 0), lambda: shutil.rmtree(os.path.dirname(there)),\n"
         "                lambda: os.open(there, os.O_WRONLY), lambda: pathlib.Path(there).unlink(),\n"
-        "                lambda: os.symlink(there, '../link'), lambda: os.chmod(there, 0)):\n"
+        "                lambda: os.symlink(there, '../link'), lambda: os.chmod(there, 0),\n"
+        "                lambda: sqlite3.connect(there)):\n"
         "    try:\n"
         "        attempt(); print('done')\n"
         "    except PermissionError as error:\n"
         "        print('refused')\n"
     )
     result = run(program, "", limits)
-    assert result.stdout == "x ['b.txt']\n" + "refused\n" * 9, result.stderr
+    assert result.stdout == "x ['b.txt']\n" + "refused\n" * 10, result.stderr
     assert outside.read_text() == "keep"
     huge = "with open('big', 'wb') as f:\n    for _ in range(100): f.write(bytes(1 << 20))"
     assert run(huge, "", limits).status in ("failed", "killed")
+
+
+@linux
+def test_attributes_of_files_outside_stay_as_they_are(limits, tmp_path):
+    outside = tmp_path / "precious.txt"
+    outside.write_text("keep")
+    for call in (f"setxattr({str(outside)!r}, 'user.x', b'1')", f"removexattr({str(outside)!r}, 'user.x')"):
+        assert "the sandbox does not let" in run(f"import os; os.{call}", "", limits).stderr
 
 
 def test_no_network_no_other_programs_no_signals_to_others(limits):
