@@ -160,6 +160,11 @@ class JudgeConfig:
                 f"The judge's config.json is not valid JSON: {error}. Download or save it again."
             ) from None
         _expect(isinstance(found, dict), "config.json", type(found).__name__, "a JSON object")
+        if found.get("model_type", "selfjudge") != "selfjudge":
+            raise ValueError(
+                f"config.json is that of a model of type {shown(found['model_type'], 50)}, not of a judge; expected a "
+                "folder that `selfjudge build` or save_pretrained of a judge made."
+            )
         if "format_version" in found and not _is_format(found["format_version"]):
             raise ValueError(
                 f"The judge's format_version is {shown(found['format_version'])}; this version of hf_selfjudge reads "

@@ -35,6 +35,11 @@ def test_what_could_not_be_read_back_is_refused(field, value, expected):
         JudgeConfig(hidden_size=4, **{field: value})
 
 
+def test_the_config_of_a_model_is_not_a_judges():
+    with pytest.raises(ValueError, match="of a model of type 'llama', not of a judge"):
+        JudgeConfig.from_json(json.dumps({"model_type": "llama", "hidden_size": 4}))
+
+
 def test_numbers_that_json_does_not_have():
     config = JudgeConfig(hidden_size=4, features=["hidden"], metrics={"auc": float("nan"), "all": [float("inf"), 1.0]})
     assert "NaN" not in config.to_json()

@@ -40,9 +40,10 @@ def _run(out: Path) -> Run:
 
 
 def _right(answers: Path) -> dict[str, list[float]]:
-    """Each answer's score where all scores are 0 or 1, by the way they were scored."""
+    """Each answer's score where all scores are 0 or 1, by the way they were scored, the newest last."""
     found = {}
-    for path in answers.parent.glob(f"{answers.name.removesuffix('.json.gz')}.scores-*.json"):
+    kept = answers.parent.glob(f"{answers.name.removesuffix('.json.gz')}.scores-*.json")
+    for path in sorted(kept, key=lambda path: path.stat().st_mtime):
         scores = next(iter(json.loads(path.read_text(encoding="utf-8"))["figures"].values()))
         if set(scores) <= {0.0, 1.0}:
             found[path.name.rsplit("-", 1)[1]] = scores
@@ -55,7 +56,7 @@ def _beside(base: Run, other: Run) -> dict[str, Any]:
     for task in base.keys() & other.keys():
         counts["answers"] += len(base[task]["texts"])
         counts["same"] += sum(map(str.__eq__, base[task]["texts"], other[task]["texts"]))
-        for scored in base[task]["right"].keys() & other[task]["right"].keys():
+        for scored in [name for name in base[task]["right"] if name in other[task]["right"]][-1:]:
             was, now = base[task]["right"][scored], other[task]["right"][scored]
             counts["right_or_wrong"] += len(was)
             counts["lost"] += sum(map(float.__gt__, was, now))

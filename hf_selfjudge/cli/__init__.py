@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from pathlib import Path
 
 from ..bench.command import add_bench
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         description="Judge decoding for Hugging Face transformers: speculative decoding that also accepts draft tokens "
         "which keep the meaning.",
     )
+    parser.add_argument("--version", action="version", version=f"hf-selfjudge {version('hf-selfjudge')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_demo(commands)
     add_commands(commands)

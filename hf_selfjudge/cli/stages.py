@@ -130,11 +130,12 @@ def add_commands(commands: argparse._SubParsersAction[Parser]) -> None:
         )
         parser.add_argument("--out", type=Path, required=True, help="folder of the judge; stages' results in OUT/build")
         if len(command.groups) > 0:
+            kept = command.stages[:-1] if name == "build" else command.stages
             parser.add_argument(
                 "--overwrite",
                 metavar="STAGE",
-                choices=command.stages[:-1] if name == "build" else command.stages,
-                help="drop the results of this stage and of all made from them first: " + ", ".join(command.stages),
+                choices=kept,
+                help="drop the results of this stage and of all made from them first: " + ", ".join(kept),
             )
         for group in command.groups:
             add_options(parser, GROUPS[group])

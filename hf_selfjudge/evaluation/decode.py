@@ -63,8 +63,8 @@ class Answers:
 
 
 def tokenize(tokenizer: Any, task: Task) -> list[list[int]]:
-    """The prompts as the target reads them; user messages get the chat template with its generation header."""
-    if not task.chat:
+    """The prompts as the target reads them; user messages get the chat template, if there is one, with its header."""
+    if not task.chat or not tokenizer.chat_template:
         return [list(ids) for ids in tokenizer(list(task.prompts))["input_ids"]]
     texts = [
         tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True, tokenize=False)

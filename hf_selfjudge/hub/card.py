@@ -25,6 +25,22 @@ REPORT_FILE = "report/report.json"
 MAX_REPORT_BYTES = 1 << 26
 UNNAMED = "path/to/this/folder"
 
+WITHOUT_IMPORT = """
+Without importing it (it must be installed; transformers runs this repository's `custom_generate/generate.py`, so read
+it first):
+
+```python
+out = target.generate(
+    **inputs,
+    custom_generate="{repo}",
+    trust_remote_code=True,
+    assistant_model=draft,
+    judge="{named}",
+{tokenizer_line}    max_new_tokens=128,
+)
+```
+"""
+
 
 def judge_card(
     config: JudgeConfig, report: dict[str, Any] | None = None, repo_id: str | None = None, measured_section: str = ""
@@ -48,8 +64,7 @@ def judge_card(
     body = Template((Path(__file__).parent / "card.md").read_text(encoding="utf-8")).substitute(
         title=sections.plain(title),
         pair=pair or "an unnamed pair",
-        repo=repo,
-        **_use(config, name, repo),
+        **_use(config, name, repo, on_hub=repo_id is not None),
         operating_points=sections.operating_points(config, report),
         quality=sections.quality(config, report),
         measured=f"\n\n{measured_section}" if measured_section else "",
@@ -60,7 +75,7 @@ def judge_card(
     return ModelCard(assemble(metadata(config), body))
 
 
-def _use(config: JudgeConfig, names: dict[str, str | None], repo: str) -> dict[str, str]:
+def _use(config: JudgeConfig, names: dict[str, str | None], repo: str, on_hub: bool) -> dict[str, str]:
     """The lines of the card's code that differ from judge to judge."""
     beside = str(config.labels.get("rule") or "")
     embedded = all(str(name).startswith(EMBEDDED) for name in names.values())
@@ -85,9 +100,9 @@ def _use(config: JudgeConfig, names: dict[str, str | None], repo: str) -> dict[s
     return {
         "loading": loading,
         "judge": made,
-        "named": named,
         "with_tokenizer": tokenizer,
-        "tokenizer_line": line,
+        # only what is pushed has the folder custom_generate
+        "without_import": WITHOUT_IMPORT.format(repo=repo, named=named, tokenizer_line=line) if on_hub else "",
     }
 
 

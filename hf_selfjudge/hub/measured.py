@@ -112,8 +112,13 @@ def render(kept: dict[str, Any]) -> str:
 def rule_code(text: str) -> str:
     """A rule as code for a table: judges without their folder's path, long numbers with four digits."""
     short = re.sub(r"judge:[^@&|+]*/", "judge:", text)
-    short = re.sub(r"\d+\.\d{5,}", lambda match: f"{float(match[0]):.4g}", short)
+    short = re.sub(r"\d+\.\d{5,}", _few_digits, short)
     return "\\|".join(code(part).strip("`") for part in short.split("|")).join("``")
+
+
+def _few_digits(number: re.Match[str]) -> str:
+    short = f"{float(number[0]):.4g}"
+    return number[0] if short == "1" else short  # theta = 1 is exact decoding, 0.99999 is not
 
 
 def _point(test: dict[str, Any], scored: Sequence[str]) -> dict[str, Any]:

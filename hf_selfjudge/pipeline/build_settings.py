@@ -50,6 +50,13 @@ class BuildSettings:
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse settings of these stages that other stages cannot serve, before any work starts."""
+        if len(stages) > 1 and not self.models.draft:
+            raise ValueError("A build needs a draft, and none was named: give --draft (Hub id or folder).")
+        if "fit" in stages:
+            from .fit import expand  # it stands on torch
+
+            for feature_set in self.fit.feature_sets:
+                expand(feature_set)  # refuses unknown features
         if "label" in stages:
             lengths = ", ".join(map(str, self.score.lengths))
             found = self.label.length

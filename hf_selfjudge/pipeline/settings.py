@@ -52,7 +52,9 @@ class PromptSettings(Settings):
     """Which prompts, and how they are split."""
 
     prompts: tuple[str, ...] = option(
-        (), "SOURCE[:COUNT], repeatable: a preset, a Hub dataset or a .jsonl/.json/.csv/.parquet file"
+        (),
+        "SOURCE[:COUNT], repeatable: a preset, a Hub dataset or a .jsonl/.json/.csv/.parquet file, with a mapping if "
+        "needed, such as 'my.jsonl?prompt=question&checker=math&reference=answer:200'",
     )
     system: str | None = option(None, "system message put before every prompt")
     max_prompt_tokens: int | None = option(

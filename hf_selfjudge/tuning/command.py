@@ -56,6 +56,7 @@ def run_tune(out: Path, **options: Any) -> None:
 
     from ..evaluation.workers import BenchSettings
     from ..pipeline.settings import PromptSettings
+    from .judge import DEFAULT_THRESHOLD
     from .tune import TuneSettings, tune
 
     logging.disable_progress_bar()
@@ -68,10 +69,16 @@ def run_tune(out: Path, **options: Any) -> None:
     judges = tuple(folder.strip() for folder in options.pop("judges").split(",") if folder.strip())
     options["earlier"] = tuple(options["earlier"])
     found = tune(TuneSettings(BenchSettings(**bench), judges, prompts, **options), out)
+    sys.stdout.write("What accepting one more token changes, by the predicted cost, the costliest fifth first:\n")
     for part in found["effects"]:
         kept = "" if part["kept"] is None else f", kept {part['kept']:+.2f} +- {part['kept_error']:.2f}"
         sys.stdout.write(
             f"{part['decisions']:7d} decisions: resemblance {part['resemblance']:+.2f} +- "
             f"{part['resemblance_error']:.2f} points each{kept}, {part['gain']:.1f} tokens won\n"
         )
+    rule = f"judge:{out}@{DEFAULT_THRESHOLD}&{found['settings']['rule']}"
+    sys.stdout.write(
+        f"The judge is in {out}, with the thresholds {', '.join(found['thresholds'])}. Use it beside the rule that was "
+        f'explored: generate(..., judge="{rule}", tokenizer=tokenizer)\n'
+    )
     sys.stdout.write(json.dumps(found) + "\n")

@@ -15,7 +15,7 @@ from .explorer import SCALARS
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Thresholds are named by the share of the explored decisions that they accept."""
-DEFAULT_SHARE = 0.5
+DEFAULT_THRESHOLD = "accept-50%"
 
 
 def worth(effects: Effects, inputs: Tensor) -> tuple[Tensor, float]:
@@ -59,9 +59,7 @@ def make_judge(
         for share in SHARES
     }
     made = SelfJudgeVerifier(
-        JudgeConfig(
-            hidden_size, features, (), thresholds, default_threshold=f"accept-{100 * DEFAULT_SHARE:g}%", **config
-        )
+        JudgeConfig(hidden_size, features, (), thresholds, default_threshold=DEFAULT_THRESHOLD, **config)
     )
     weight = torch.cat([columns[name].reshape(-1) for name in features])
     return made.set_weights(weight.float(), bias), price

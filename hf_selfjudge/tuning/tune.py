@@ -24,6 +24,7 @@ from ..files import locked, write_text
 from ..pipeline.models import ModelSettings, Pair
 from ..pipeline.prompts import load_prompts
 from ..pipeline.records import Prompt
+from ..pipeline.results import refuse_other_model
 from ..pipeline.settings import PromptSettings
 from . import earlier
 from .effects import FEWEST, FOLDS, Effects, Evidence, effect_table, fit
@@ -69,6 +70,9 @@ def tune(settings: TuneSettings, out: Path, progress: bool = True) -> dict[str, 
         raise ValueError(f"--with names the run's own folder {out}, whose answers count anyway; leave it out.")
     if out.resolve() in [Path(folder).resolve() for folder in settings.judges]:
         raise ValueError(f"--out {out} is the folder of a judge in --judges, which the new one would replace.")
+    refuse_other_model(out)
+    if (out / "config.json").exists() and not (out / "tune.json").exists():
+        raise ValueError(f"{out} holds a judge that `selfjudge tune` did not make; give another --out.")
     longest = bench.max_new_tokens or DEFAULT_LENGTH
     names = ModelSettings(target=bench.target, draft=bench.draft)
     pair = Pair(names)

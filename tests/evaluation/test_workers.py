@@ -2,6 +2,11 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,3 +83,46 @@ def count_words(text):
 def test_an_error_in_what_a_process_makes_reaches_the_parent():
     with pytest.raises(AttributeError, match="split"), worker_processes(1, "less", count_words, 5) as executor:
         executor.submit(made_here).result()
+
+
+def interrupted(jobs):
+    with worker_processes(2, "less", count_words, "a b") as executor:
+        jobs += [executor.submit(time.sleep, 60) for _ in range(4)]
+        while not any(job.running() for job in jobs):
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_ends_the_processes_at_once():
+    begun, jobs = time.monotonic(), []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(jobs)
+    assert time.monotonic() - begun < 30
+    assert len(jobs) == 4
+
+
+PARENT = """
+import os, time
+from hf_selfjudge.evaluation.processes import worker_processes
+if __name__ == "__main__":
+    with worker_processes(1, "less", len, "ab") as executor:
+        print(executor.submit(os.getpid).result(), flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_killed_parent_leaves_no_process(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    with subprocess.Popen([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    for _ in range(200):
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        if "Z" in Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1][:3]:
+            return  # dead, and nobody has asked for its exit code
+        time.sleep(0.1)
+    pytest.fail("the worker lives on")

@@ -119,4 +119,5 @@ def test_the_command_and_what_is_published(folder, capsys, tmp_path):
 
 def test_rules_as_code():
     assert rule_code("judge:a/b/mine@0.1234567&floor:0.03") == "`judge:mine@0.1235&floor:0.03`"
+    assert rule_code("judge:mine@0.99998765") == "`judge:mine@0.99998765`"  # not 1, which would be exact
     assert rule_code("a`b|c") == "`a b\\|c`"

@@ -264,6 +264,11 @@ def test_judges_of_another_pair_or_with_hidden_layers_are_refused(tmp_path):
             tune(settings(judges=(str(tmp_path / name),)), tmp_path / "out", progress=False)
     with pytest.raises(ValueError, match="trained on hidden states of size 32"):
         tune(settings(rule=f"judge:{tmp_path / 'small'}@0.5"), tmp_path / "out", progress=False)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
+    for name, message in (("model", "holds another model"), ("small", "`selfjudge tune` did not make")):
+        with pytest.raises(ValueError, match=message):
+            tune(settings(), tmp_path / name, progress=False)
     with pytest.raises(ValueError, match="which the new one would replace"):
         tune(settings(judges=(str(tmp_path / "small"),)), tmp_path / "small", progress=False)
 

@@ -148,7 +148,7 @@ def _require(source: Source, names: set[str], columns: Sequence[str]) -> None:
     if missing:
         raise ValueError(
             f"{source.spec}: no column {', '.join(map(repr, missing))} in {source.place}; found {', '.join(columns)}. "
-            "Map other columns with ?prompt=COLUMN&reference=COLUMN behind the name."
+            "Rename columns, or where prompts are given map them: FILE?prompt=COLUMN&reference=COLUMN."
         )
 
 
