@@ -6,7 +6,10 @@ with the functions of `Checker`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from . import choice, code, playground
@@ -33,6 +36,13 @@ CHECKERS: Mapping[str, Checker] = {"math": math, "choice": choice, "code": code,
 """By the name that prompts carry."""
 
 
+@cache
+def version() -> str:
+    """A hash of the checkers' code: where it changes, kept scores are made anew."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+
+
 def get_checker(name: str) -> Checker:
     """The checker of this name."""
     if name not in CHECKERS:
@@ -40,4 +50,4 @@ def get_checker(name: str) -> Checker:
     return CHECKERS[name]
 
 
-__all__ = ["CHECKERS", "Checker", "get_checker"]
+__all__ = ["CHECKERS", "Checker", "get_checker", "version"]

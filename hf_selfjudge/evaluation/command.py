@@ -40,7 +40,9 @@ def add_compare(commands: Any) -> None:
     add(
         "--tasks",
         action="append",
-        help="playground, playground/TASK[:COUNT] or lm_eval/TASK[=FILE][:COUNT], ... (default: playground)",
+        help="playground, playground/TASK[:COUNT], lm_eval/TASK[=FILE][:COUNT], or your own prompts written as in "
+        "`selfjudge build`, scored by their checker: 'prompts/my.jsonl?checker=math&reference=answer:200' (default: "
+        "playground)",
     )
     add("--selection-tasks", action="append", help="tasks that choose each method's point, written like --tasks; a "
         "FILE's rows are taken as they are (default: --tasks, from where --select-on says)")  # fmt: skip

@@ -159,9 +159,8 @@ def _selection(test: Sequence[TaskRequest], settings: CompareSettings) -> list[T
     if settings.selection_tasks:
         items = settings.selection_items or settings.items
         found = parse_tasks(settings.selection_tasks, items, settings.nli_model)
-        # a file has no splits: all of its rows are for choosing
         return [
-            replace(request, split="test" if "=" in request.task else "train", seed=settings.selection_seed)
+            replace(request, split="train" if request.has_splits else "test", seed=settings.selection_seed)
             for request in found
         ]
     if settings.select_on == "train":

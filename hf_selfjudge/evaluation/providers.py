@@ -1,7 +1,7 @@
 """What prompts a comparison runs on, and where named pairs lie. A task is an argument: PROVIDER/TASK[=FILE][:COUNT].
 
-A provider is a module with `TASKS` (names), `load_task` and `model_folder`, and `BY_NLI` if some of its tasks are
-scored by an NLI model. Those of this package are named here and
+A provider is a module with `TASKS` (names; or none, and `check_task`, if anything may be one), `load_task` and
+`model_folder`, and `BY_NLI` if some of its tasks are scored by an NLI model. Those of this package are named here and
 loaded on demand, so that evaluation needs none of them.
 """
 
@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-PROVIDERS = {"playground": "hf_selfjudge.playground.tasks", "lm_eval": "hf_selfjudge.lm_eval.provider"}
+PROVIDERS = {
+    "playground": "hf_selfjudge.playground.tasks",
+    "lm_eval": "hf_selfjudge.lm_eval.provider",
+    "prompts": "hf_selfjudge.pipeline.tasks",
+}
 """Modules that offer tasks, by the name used on the command line."""
 
 
@@ -132,8 +136,14 @@ class TaskRequest:
 
     @property
     def name(self) -> str:
-        """Name in results: without the file, whose place differs from machine to machine."""
-        return f"{self.provider}/{self.task.partition('=')[0]}"
+        """Name in results: without folders, which differ from machine to machine, and without a mapping."""
+        head = self.task.partition("?")[0].partition("=")[0]
+        return f"{self.provider}/{head.rsplit('/', 1)[-1]}"
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether there are training items; of a file all rows are for what it is given for."""
+        return self.provider != "prompts" and "=" not in self.task
 
     def load(self) -> Task:
         """Make the prompts."""
@@ -154,7 +164,7 @@ def parse_tasks(texts: Sequence[str], items: int, nli_model: str | None = None) 
     """
     requests: list[TaskRequest] = []
     for entry in (entry.strip() for text in texts for entry in text.split(",")):
-        name, colon, count = entry.partition(":")
+        name, colon, count = entry.rpartition(":") if ":" in entry else (entry, "", "")
         provider, _, task = name.partition("/")
         if provider not in PROVIDERS:
             raise ValueError(f"Task {entry!r}: no provider {provider!r}; expected PROVIDER/TASK[:COUNT], "
@@ -162,7 +172,9 @@ def parse_tasks(texts: Sequence[str], items: int, nli_model: str | None = None) 
         if colon and not (count.isdecimal() and int(count) > 0):
             raise ValueError(f"Task {entry!r}: count {count!r}, expected an int >= 1.")
         known = tuple(_provider(provider).TASKS)
-        if task and task.partition("=")[0] not in known:  # what is behind = is for the provider, such as a file
+        if not known:
+            _provider(provider).check_task(task)
+        elif task and task.partition("=")[0] not in known:  # what is behind = is for the provider, such as a file
             raise ValueError(f"Task {entry!r}: {provider} has no task {task!r}; it has {', '.join(known)}.")
         for one in [task] if task else known:
             by_nli = one.partition("=")[0] in getattr(_provider(provider), "BY_NLI", ())

@@ -50,8 +50,8 @@ class BuildSettings:
 
     def check(self, stages: Sequence[str]) -> None:
         """Refuse settings of these stages that other stages cannot serve, before any work starts."""
-        if len(stages) > 1 and not self.models.draft:
-            raise ValueError("A build needs a draft, and none was named: give --draft (Hub id or folder).")
+        if "mine" in stages and self.models.target and not self.models.draft:
+            raise ValueError("Mining mismatches needs a draft, and none was named: give --draft (Hub id or folder).")
         if "fit" in stages:
             from .fit import expand  # it stands on torch
 

@@ -9,6 +9,7 @@ import pytest
 from brief_tasks import BriefTask
 from comparing import BENCH, SETTINGS, WORDS, point, stored
 
+from hf_selfjudge import checkers
 from hf_selfjudge.evaluation import lengths as lengths_module
 from hf_selfjudge.evaluation import workers as bench_module
 from hf_selfjudge.evaluation.compare import compare
@@ -130,17 +131,20 @@ def test_answers_are_scored_again_by_another_scorer(news, tmp_path, monkeypatch)
 
 
 def test_the_scorers_version_is_that_of_their_code(tmp_path, monkeypatch):
-    scorers.version.cache_clear()
-    first = scorers.version()
-    for path in Path(scorers.choice.__file__).parent.glob("*.py"):
+    def versions():
+        checkers.version.cache_clear()
+        scorers.version.cache_clear()
+        return checkers.version(), scorers.version()
+
+    first = versions()
+    for path in Path(checkers.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(scorers.choice, "__file__", str(tmp_path / "choice.py"))
-    scorers.version.cache_clear()
-    assert scorers.version() == first
+    monkeypatch.setattr(checkers, "__file__", str(tmp_path / "__init__.py"))
+    assert versions() == first
     (tmp_path / "latex.py").write_text("# better\n")
-    scorers.version.cache_clear()
-    assert scorers.version() != first
-    scorers.version.cache_clear()
+    assert not set(versions()) & set(first)
+    monkeypatch.undo()
+    assert versions() == first
 
 
 def test_part_of_a_task_counts_anew():

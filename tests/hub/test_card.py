@@ -131,7 +131,8 @@ def test_a_judge_of_an_unnamed_or_local_pair():
 
 def test_names_cannot_break_the_page():
     judge = named_judge(target=ModelReference(NASTY), labels={NASTY: NASTY}, metrics={NASTY: {NASTY: 1.0}})
-    card = judge.generate_model_card()
+    assert judge.generate_model_card().text.count("```") == 2
+    card = judge_card(judge.config, repo_id="me/it")
     assert card.text.count("```") == 4
     outside_code = re.sub(r"```.*?```|`[^`\n]*`", "", card.text, flags=re.DOTALL)
     for markup in ("<script", "](http", "*y*"):

@@ -184,7 +184,7 @@ def test_one_build_at_a_time_and_the_dead_hold_no_lock(tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", LOCK, str(path)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"judge is in use by another build \(process {holder.pid} on "
+        message = rf"judge is in use by another run \(process {holder.pid} on "
         with pytest.raises(ValueError, match=message), locked(path):
             pass
     finally:
