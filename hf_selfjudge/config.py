@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .files import without_nan
+
 FORMAT_VERSION = 1
 """Version of the judge folder. Raised when an old reader would misread a new folder."""
 
@@ -148,7 +150,7 @@ class JudgeConfig:
     def to_json(self) -> str:
         """The text of config.json."""
         values = {"model_type": "selfjudge", **asdict(self)}
-        return json.dumps(_finite(values), indent=2, sort_keys=True, allow_nan=False) + "\n"
+        return json.dumps(without_nan(values), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> JudgeConfig:
@@ -218,15 +220,6 @@ def _decode(name: str, value: Any) -> Any:
         _expect(set(value) <= {"id", "revision"}, name, sorted(value), "only the fields id and revision")
         return ModelReference(**value)
     return value
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for numbers that JSON does not have, such as the AUC of labels that are all alike."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _expect(ok: bool, what: str, found: Any, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Devices by name, checked before any work."""
+"""Devices and dtypes by name, checked before any work."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def named_device(name: str) -> torch.device:
         found = torch.device("meta")
     if found.type == "meta":
         raise ValueError(f"device is {name!r}, expected a torch device such as cpu, cuda or cuda:1.")
+    return found
+
+
+def named_dtype(name: str, also: str = "") -> torch.dtype:
+    """A dtype that weights can have; `also` tells what else the caller takes."""
+    import torch
+
+    found = getattr(torch, name, None)
+    if not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"dtype is {name!r}, expected {also}a torch dtype such as float32 or bfloat16.")
     return found
 
 

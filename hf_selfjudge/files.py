@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
 
@@ -40,6 +42,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
+
+
+def without_nan(value: Any) -> Any:
+    """A JSON value with null for what JSON has no word for: NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remove_leftovers(folder: Path, names: tuple[str, ...] | None = None) -> None:

@@ -34,7 +34,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 def has_weights(folder: Path) -> bool:
     """Whether a model's weights lie in this folder."""
-    return any(True for _ in _files(folder, WEIGHTS))
+    return bool(_files(folder, WEIGHTS))
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:

@@ -134,7 +134,7 @@ def run_transformers(
 
     import hf_selfjudge
 
-    from ..devices import usable_device
+    from ..devices import named_dtype, usable_device
     from .measure import BenchSettings, measure
     from .shapes import load
 
@@ -142,9 +142,7 @@ def run_transformers(
     settings = BenchSettings(batches=batches, **others)
     place = usable_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or ("bfloat16" if place.type == "cuda" else "float32")
-    numbers = getattr(torch, dtype, None)
-    if not (isinstance(numbers, torch.dtype) and numbers.is_floating_point):
-        raise ValueError(f"dtype is {dtype!r}, expected a torch dtype such as float32 or bfloat16.")
+    numbers = named_dtype(dtype)
     if place.type == "cuda" and place.index is not None:
         torch.cuda.set_device(place)  # clocks and memory counters look at the current device
     models = [load(name, str(place), numbers, role) for role, name in (("target", target), ("draft", draft))]

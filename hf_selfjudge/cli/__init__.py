@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import version
 from pathlib import Path
 
+from .. import __version__
 from ..bench.command import add_bench
 from ..evaluation.command import add_compare
 from ..hub.command import add_hub
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         description="Judge decoding for Hugging Face transformers: speculative decoding that also accepts draft tokens "
         "which keep the meaning.",
     )
-    parser.add_argument("--version", action="version", version=f"hf-selfjudge {version('hf-selfjudge')}")
+    parser.add_argument("--version", action="version", version=f"hf-selfjudge {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_demo(commands)
     add_commands(commands)

@@ -154,7 +154,7 @@ class _Run:
 
     def check_scoring(self, jobs: Iterable[Job]) -> None:
         """Refuse, before hours of decoding, what could not be scored."""
-        for request in {job.request for job in jobs if read_outcome(job) is None}:
+        for request in {job.request for job in jobs if not job.scores_path.is_file()}:
             self.plan.tasks[request].task.check()
 
     def score(self, jobs: Iterable[Job]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..devices import named_device
+from ..devices import named_device, named_dtype
 from .grammar import EXACT_RULE, Point, Spec, parse_rules
 from .judges import Judges
 from .lengths import short_prompts
@@ -146,11 +146,8 @@ def _prepare(plan: Plan) -> None:
 
 def check_bench(bench: BenchSettings) -> None:
     """Refuse a dtype or device that no model can have."""
-    import torch
-
-    dtype = None if bench.dtype == "auto" else getattr(torch, bench.dtype, None)
-    if bench.dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype is {bench.dtype!r}, expected auto or a torch dtype such as float32 or bfloat16.")
+    if bench.dtype != "auto":
+        named_dtype(bench.dtype, also="auto or ")
     named_device(bench.device)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ...files import remove_leftovers, write_bytes
+from ...files import remove_leftovers, without_nan, write_bytes
 from ..records import Prompt, Response, Table
 
 AnyTable = TypeVar("AnyTable", bound=Table)
@@ -139,15 +138,6 @@ def digest_json(value: Any) -> str:
 def to_json(value: Any) -> bytes:
     """A JSON file."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def without_nan(value: Any) -> Any:
-    """A JSON value with null for what JSON has no word for: NaN and infinities."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_file(path: Path, data: bytes) -> None:
