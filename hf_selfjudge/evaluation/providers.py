@@ -143,7 +143,7 @@ class TaskRequest:
     @property
     def has_splits(self) -> bool:
         """Whether there are training items; of a file all rows are for what it is given for."""
-        return self.provider != "prompts" and "=" not in self.task
+        return bool(_provider(self.provider).TASKS) and "=" not in self.task
 
     def load(self) -> Task:
         """Make the prompts."""
